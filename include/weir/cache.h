@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEIR_CACHE_H
+#define WEIR_CACHE_H
+
+/* The cache: the brain. It knows by a radix tree over tokens which prefix is
+ * where, owns the page ids of both tiers, decides what is loaded, written back
+ * and given up, and says so in orders, one a step. It makes no device call,
+ * has no thread and no clock: its state is a function of the sequence of calls.
+ *
+ * A request's life, on the scheduler thread:
+ *
+ *     weir_seq_open(&seq, cache, &key, NULL);
+ *     weir_seq_reserve(seq, &request, &result);       // -EAGAIN: later
+ *     weir_step_begin(&step, cache);
+ *     weir_step_add(step, seq);
+ *     weir_seq_pages(seq, 0, page_tokens, table, cap, &n);
+ *     weir_seq_commit(seq, NULL, n_computed);
+ *     weir_step_end(&step, &order, &bytes);           // to each rank
+ *     …
+ *     weir_cache_report(cache, rank, report, bytes);  // from each rank
+ *     weir_cache_poll(cache, now_ns, events, cap, &n);
+ *     weir_seq_close(&seq);
+ *
+ * Threads: a cache, with its sequences and its step, is used by one thread at
+ * a time. No call blocks. After weir_cache_create only weir_seq_open and the
+ * calls that lengthen a sequence may allocate host memory, when a sequence
+ * grows beyond any that its object has held before. */
+
+#include <weir/base.h>
+#include <weir/policy.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weir_cache weir_cache;
+
+/* Handles of a sequence and of the open step. They are values: a copy names the
+ * same object, {0, 0} names none. A handle of an object that is closed is
+ * answered with -ESTALE, one of another cache with -EINVAL. */
+typedef struct weir_seq {
+    weir_cache *cache;
+    uint64_t id;
+} weir_seq;
+
+typedef struct weir_step {
+    weir_cache *cache;
+    uint64_t id;
+} weir_step;
+
+/*   struct_size     written by weir_cache_params_init
+ *   page_tokens     tokens of a page, 1..1024; required
+ *   device_pages    pages of the device tier, 1 or more; required
+ *   host_pages      pages of the host tier; 0: no host tier
+ *   page_bytes      bytes of a page over all ranks, for policies and
+ *                   statistics; 0 (default): unknown
+ *   n_ranks         1..64; default 1
+ *   max_steps       steps in flight, 1..64; default 16
+ *   max_write_backs write-backs in flight, 1..1024; default 64
+ *   max_seqs        open sequences, 1 or more; default 4096
+ *   offered         share of each tier that is kept free or offered, 0..0.5;
+ *                   default 0.05
+ *   eviction        policy of the device tier; default "lru"
+ *   host_eviction   of the host tier; default: as eviction
+ *   write_back      default "write_through"
+ *   log             default: silent; kept by the cache */
+typedef struct weir_cache_params {
+    uint32_t struct_size;
+    uint32_t page_tokens;
+    uint32_t device_pages;
+    uint32_t host_pages;
+    uint64_t page_bytes;
+    uint32_t n_ranks;
+    uint32_t max_steps;
+    uint32_t max_write_backs;
+    uint32_t max_seqs;
+    double offered;
+    const char *eviction;
+    const char *host_eviction;
+    const char *write_back;
+    weir_log log;
+} weir_cache_params;
+
+WEIR_API void weir_cache_params_init(weir_cache_params *params) WEIR_NOEXCEPT;
+
+/* Creates a cache. -EINVAL: a required field is missing, a limit is broken, or
+ * a policy's name is unknown; -ENOMEM. Logs the bytes that the index takes. */
+WEIR_API int weir_cache_create(weir_cache **cache, const weir_cache_params *params) WEIR_NOEXCEPT;
+
+/* Frees a cache and sets *cache to NULL; a NULL content is allowed. -EBUSY and
+ * no effect: sequences are open, a step is open, or orders are in flight. */
+WEIR_API int weir_cache_destroy(weir_cache **cache) WEIR_NOEXCEPT;
+
+/* ---- Keys ---------------------------------------------------------------- */
+
+#define WEIR_MAX_FIELDS 16u
+#define WEIR_MAX_FIELD_BYTES 4096u
+
+/* One field of a namespace: a LoRA's id and version, a tenant's salt. Fields
+ * are framed by tag and length, so ("a", "bc") and ("ab", "c") differ. */
+typedef struct weir_field {
+    uint32_t tag;
+    uint32_t bytes;
+    const void *data;
+} weir_field;
+
+/* What a prompt is known by. Prompts of different namespaces share nothing.
+ *
+ *   tokens, n_tokens  the prompt; at most 2^31 - 1 tokens
+ *   fields, n_fields  the namespace; the same fields in the same order;
+ *                     0 fields: the common namespace */
+typedef struct weir_key {
+    const int32_t *tokens;
+    size_t n_tokens;
+    const weir_field *fields;
+    size_t n_fields;
+} weir_key;
+
+/* Tokens of a prompt's leading pages by where they are. Whole pages only.
+ *
+ *   n_tokens   leading tokens that the index holds, in either tier
+ *   n_device   of them, in device memory
+ *   n_host     of them, in host memory only
+ *   n_loading  of them, on their way to device memory */
+typedef struct weir_hit {
+    size_t n_tokens;
+    size_t n_device;
+    size_t n_host;
+    size_t n_loading;
+} weir_hit;
+
+/* Looks a key up without pinning or touching anything. */
+WEIR_API int weir_cache_peek(const weir_cache *cache, const weir_key *key,
+                             weir_hit *hit) WEIR_NOEXCEPT;
+
+/* ---- Sequences ----------------------------------------------------------- */
+
+/*   struct_size       written by weir_seq_params_init
+ *   compute_at_least  tokens at the prompt's end that are computed even if the
+ *                     index holds them, since a forward pass needs an input;
+ *                     default 1
+ *   user              comes back in events; default NULL */
+typedef struct weir_seq_params {
+    uint32_t struct_size;
+    uint32_t compute_at_least;
+    void *user;
+} weir_seq_params;
+
+WEIR_API void weir_seq_params_init(weir_seq_params *params) WEIR_NOEXCEPT;
+
+/* Opens a sequence on a key, whose tokens are copied. Pins nothing. NULL
+ * params: the defaults. -ENOSPC: max_seqs are open; -EINVAL; -ENOMEM. */
+WEIR_API int weir_seq_open(weir_seq *seq, weir_cache *cache, const weir_key *key,
+                           const weir_seq_params *params) WEIR_NOEXCEPT;
+
+/* Closes a sequence at any time, with steps and loads in flight or not, and
+ * sets *seq to {0, 0}, which is itself allowed. What it committed stays in the
+ * index; its other pages are free once the steps that use them have ended.
+ * -ESTALE, -EINVAL: *seq is untouched. */
+WEIR_API int weir_seq_close(weir_seq *seq) WEIR_NOEXCEPT;
+
+#define WEIR_ALL_TOKENS SIZE_MAX
+
+/*   struct_size   written by weir_request_init
+ *   use_hit       use at most so many leading tokens from the index (rounded
+ *                 down to pages); default WEIR_ALL_TOKENS. Only the first
+ *                 successful reserve of a sequence looks at it
+ *   total_tokens  length for which the sequence is to have pages, counted from
+ *                 its start; at least its tokens so far count for nothing here:
+ *                 a smaller value than before changes nothing; required
+ *   expect_tokens length that the sequence is expected to reach, a hint for the
+ *                 allocator; 0 (default): unknown */
+typedef struct weir_request {
+    uint32_t struct_size;
+    size_t use_hit;
+    size_t total_tokens;
+    size_t expect_tokens;
+} weir_request;
+
+WEIR_API void weir_request_init(weir_request *request) WEIR_NOEXCEPT;
+
+/* What a reserve found. On success: the hit it uses (0 on later calls of the
+ * same sequence). On -EAGAIN, -ENOSPC and -E2BIG only n_short is written.
+ *
+ *   hit      what is used of the index; hit.n_tokens is where computing starts
+ *   n_short  pages that are missing now */
+typedef struct weir_reserved {
+    weir_hit hit;
+    size_t n_short;
+} weir_reserved;
+
+/* Matches again (first time), pins what it uses and allocates the rest, all or
+ * nothing. A hit or a touch counts here, once. `reserved` may be NULL.
+ *
+ * -EAGAIN  pages will become free by what is in flight or about to be written
+ *          back: the sequence now stands in line (a claim), and freed pages
+ *          are set aside for it. Run a step, an empty one if there is no other,
+ *          carry the reports, poll, and call again; an event says when
+ * -ENOSPC  nothing in flight will help: close or preempt another sequence
+ * -E2BIG   more than the whole device tier
+ * -EINVAL  total_tokens is 0 or below the key's
+ * A claim ends with the sequence's next successful reserve, with -ENOSPC or
+ * with its close. */
+WEIR_API int weir_seq_reserve(weir_seq seq, const weir_request *request,
+                              weir_reserved *reserved) WEIR_NOEXCEPT;
+
+/* Lengths of a sequence, in tokens. */
+typedef struct weir_seq_info {
+    size_t n_tokens;    /* known: the key's and those committed since */
+    size_t n_committed; /* whose KV is or will be written by steps so far */
+    size_t n_hit;       /* taken from the index by the first reserve */
+    size_t n_reserved;  /* for which there are pages */
+    void *user;
+} weir_seq_info;
+
+WEIR_API int weir_seq_get_info(weir_seq seq, weir_seq_info *info) WEIR_NOEXCEPT;
+
+/* Writes the block table: for each reserved page from the sequence's page
+ * `from / page_tokens` on, the device page ids as a dense int32 array, in units
+ * of kernel pages (a kernel page of kernel_page_tokens tokens; page_tokens must
+ * be a multiple of it; id k of page p is p * ratio + k).
+ *
+ *   from   in tokens, a multiple of kernel_page_tokens
+ *   table  of `capacity` entries; may be NULL if capacity is 0
+ *   n      receives the number of entries there are
+ *
+ * -ENOSPC: they do not fit; *n is written then too, nothing else. The pages
+ * of a sequence never change; more are added by reserve. */
+WEIR_API int weir_seq_pages(weir_seq seq, size_t from, uint32_t kernel_page_tokens, int32_t *table,
+                            size_t capacity, size_t *n) WEIR_NOEXCEPT;
+
+/* Says that n more tokens of the sequence are computed: the steps up to now
+ * (the open step, if the sequence was added to it) write their KV in all
+ * tensors of all layers. Pages that become full enter the index.
+ *
+ *   tokens  the tokens; NULL: the next n of the key. Tokens that the key
+ *           already tells must be equal
+ *
+ * In an open step the commit takes effect with weir_step_end. -EINVAL: the
+ * sequence was in no step, the tokens differ from the key's, or there are no
+ * pages for them; -ENOMEM. */
+WEIR_API int weir_seq_commit(weir_seq seq, const int32_t *tokens, size_t n) WEIR_NOEXCEPT;
+
+/* ---- Steps --------------------------------------------------------------- */
+
+/* Opens the next step. -EAGAIN: max_steps are in flight; -EBUSY: a step is
+ * open. */
+WEIR_API int weir_step_begin(weir_step *step, weir_cache *cache) WEIR_NOEXCEPT;
+
+/* Adds a sequence: the step starts the loads that it needs, or joins those in
+ * flight, and guards its pages. Once a step and sequence; again is no error.
+ * -EINVAL: it has no pages reserved. */
+WEIR_API int weir_step_add(weir_step step, weir_seq seq) WEIR_NOEXCEPT;
+
+/* Ends the step and gives its order, to be carried to every rank. *order
+ * belongs to the cache and is valid until the step is retired: until reports
+ * of all ranks for all of it have come. *step becomes {0, 0}. A step may hold
+ * no sequence: an idle server still writes back. */
+WEIR_API int weir_step_end(weir_step *step, const void **order, size_t *bytes) WEIR_NOEXCEPT;
+
+/* Undoes the open step as if it had never begun, its commits included. */
+WEIR_API int weir_step_abort(weir_step *step) WEIR_NOEXCEPT;
+
+/* ---- Reports and events -------------------------------------------------- */
+
+/* Takes a report of rank `rank_index` (0..n_ranks-1). -EINVAL and no effect:
+ * corrupted, or about something that is not in flight on this rank. */
+WEIR_API int weir_cache_report(weir_cache *cache, uint32_t rank_index, const void *report,
+                               size_t bytes) WEIR_NOEXCEPT;
+
+typedef enum weir_event_kind {
+    WEIR_EVENT_RESERVE_READY = 1, /* a claim can be served: call reserve again */
+    WEIR_EVENT_LOAD_FAILED = 2,   /* rc is -EIO; good_tokens of the sequence are right */
+    WEIR_EVENT_WRITE_WAITING = 3  /* write-backs wait for a step: end one, it may be empty */
+} weir_event_kind;
+
+typedef struct weir_cache_event {
+    weir_event_kind kind;
+    int rc;
+    weir_seq seq; /* {0, 0} for WRITE_WAITING */
+    void *user;
+    size_t good_tokens;
+} weir_cache_event;
+
+/* Does what is due: fills the offered windows, gathers pages to write back,
+ * serves claims, and returns up to `capacity` events in *n; the others come
+ * with the next call. `events` may be NULL if capacity is 0. `now_ns` is the
+ * caller's clock, never going back. Never blocks; well under a microsecond when
+ * there is nothing to do. */
+WEIR_API int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events,
+                             size_t capacity, size_t *n) WEIR_NOEXCEPT;
+
+/* Pages of the device tier, O(1).
+ *
+ *   free     hold nothing
+ *   offered  hold something cold that any reserve may take
+ *   pending  will become free or offered by what is in flight
+ *   claimed  of all these, set aside for sequences in line */
+typedef struct weir_available {
+    size_t free;
+    size_t offered;
+    size_t pending;
+    size_t claimed;
+} weir_available;
+
+WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *available) WEIR_NOEXCEPT;
+
+/* ---- Looking inside ------------------------------------------------------ */
+
+/* Counters since creation and sizes now. X(type, name, text). */
+#define WEIR_CACHE_STATS(X)                                                                 \
+    X(uint64_t, requests, "first reserves that succeeded")                                  \
+    X(uint64_t, reserve_again, "reserves answered with -EAGAIN")                            \
+    X(uint64_t, reserve_nospace, "reserves answered with -ENOSPC")                          \
+    X(uint64_t, hit_pages_device, "pages that requests found in device memory")             \
+    X(uint64_t, hit_pages_host, "pages that requests found in host memory only")            \
+    X(uint64_t, hit_pages_loading, "pages that requests found on their way to the device")  \
+    X(uint64_t, new_pages, "pages allocated to be computed")                                \
+    X(uint64_t, committed_pages, "pages that became full")                                  \
+    X(uint64_t, duplicate_pages, "committed pages that the index already held")             \
+    X(uint64_t, loaded_pages, "pages loaded")                                               \
+    X(uint64_t, load_failed_pages, "pages whose load failed")                               \
+    X(uint64_t, written_pages, "pages written back")                                        \
+    X(uint64_t, write_failed_pages, "pages whose write-back failed")                        \
+    X(uint64_t, write_skipped_pages, "pages not written because the host tier was full")    \
+    X(uint64_t, evicted_device_pages, "device copies whose room was taken")                 \
+    X(uint64_t, evicted_host_pages, "host copies whose room was taken")                     \
+    X(uint64_t, dropped_pages, "pages that left the index with their prefix")               \
+    X(uint64_t, load_runs, "runs in loads, consecutive on both sides, cut at 32 pages")     \
+    X(uint64_t, load_run_squares, "sum of their squared lengths, for a page-weighted mean") \
+    X(uint64_t, steps, "steps ended")                                                       \
+    X(uint64_t, orders_in_flight, "steps not retired")                                      \
+    X(uint64_t, write_backs_in_flight, "write-backs not retired")                           \
+    X(uint64_t, seqs_open, "sequences open")                                                \
+    X(uint64_t, index_pages, "pages in the index")                                          \
+    X(uint64_t, index_bytes, "host memory of the cache in bytes")                           \
+    X(uint64_t, device_free, "device pages free")                                           \
+    X(uint64_t, device_offered, "device pages offered")                                     \
+    X(uint64_t, host_free, "host pages free")                                               \
+    X(uint64_t, host_offered, "host pages offered")
+
+/* struct_size must be set to sizeof(weir_stats) before the call. */
+typedef struct weir_stats {
+    uint32_t struct_size;
+#define WEIR_STATS_FIELD(type, name, text) type name;
+    WEIR_CACHE_STATS(WEIR_STATS_FIELD)
+#undef WEIR_STATS_FIELD
+} weir_stats;
+
+/* O(1). -EINVAL: struct_size is not one this library knows. */
+WEIR_API int weir_cache_get_stats(const weir_cache *cache, weir_stats *stats) WEIR_NOEXCEPT;
+
+/* Recomputes every invariant from scratch: links, sizes, pins, the evictable
+ * sets. 0, or -EIO with *reason (static text; may be NULL) on the first that
+ * does not hold. O(pages); for tests, fuzzers and debug builds. Allocates. */
+WEIR_API int weir_cache_check(const weir_cache *cache, const char **reason) WEIR_NOEXCEPT;
+
+/* A digest of the whole state. Two caches that were given the same calls and
+ * reports have the same digest. O(pages). */
+WEIR_API uint64_t weir_cache_digest(const weir_cache *cache) WEIR_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEIR_RANK_H
+#define WEIR_RANK_H
+
+/* A rank: the hands of one device. It begins steps in order, enqueues their
+ * copies on side streams around the server's stream, and reports what ended.
+ *
+ *     weir_rank_begin(rank, order, bytes, slot, stream, &step);
+ *     for (layer …) {
+ *         weir_rank_wait_layer(rank, step, layer, stream);
+ *         forward(layer, stream);
+ *     }
+ *     weir_rank_end(rank, step, stream);
+ *     …
+ *     weir_rank_report(rank, report, sizeof report, &n);
+ *
+ * Threads: a rank is used by one thread at a time, without any lock of the
+ * cache's. No call waits for the device, except where its comment says so; a
+ * CPU device's full queue blocks as a GPU's does. */
+
+#include <weir/device.h>
+#include <weir/order.h>
+#include <weir/shape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weir_rank weir_rank;
+
+/*   struct_size     written by weir_rank_params_init
+ *   shape           this rank's tensors and layers; required
+ *   device_pages    as in the cache; 1 or more
+ *   host_pages      as in the cache; 0: no host tier
+ *   host_layout     default WEIR_HOST_SEGMENTED
+ *   segment_pages   pages of a segment; 0 (default): 32, or more where the
+ *                   pieces are small, so that a layer's stripe reaches 2 MiB
+ *   planes          the server's buffers: [tensor][layer of that tensor], as
+ *                   many as all tensors' layer counts together; NULL
+ *                   (default): the rank allocates its own
+ *   max_steps       steps in flight; as in the cache; 0 (default): 16; at
+ *                   most 64
+ *   n_slots         slots, 1..64; 0 (default): max_steps
+ *   max_write_backs write-backs in flight; as in the cache; 0 (default): 64
+ *   host_bytes_limit
+ *                   the most bytes that the host pool may take, all of it
+ *                   counted; 0 (default): no limit
+ *   touch_threads   threads that first touch the host pool; 0 (default): one a
+ *                   processor, at most 16
+ *   log             default: silent; kept by the rank */
+typedef struct weir_rank_params {
+    uint32_t struct_size;
+    weir_host_layout host_layout;
+    const weir_shape *shape;
+    uint32_t device_pages;
+    uint32_t host_pages;
+    uint32_t segment_pages;
+    uint32_t max_steps;
+    const weir_device_plane *planes;
+    uint32_t n_slots;
+    uint32_t max_write_backs;
+    uint64_t host_bytes_limit;
+    uint32_t touch_threads;
+    weir_log log;
+} weir_rank_params;
+
+WEIR_API void weir_rank_params_init(weir_rank_params *params) WEIR_NOEXCEPT;
+
+/* Opens a rank on `device`, which must outlive it. Allocates and registers all
+ * that the rank will ever use and logs every byte of it; later calls allocate
+ * nothing on the device. Blocks while the host pool is touched and pinned.
+ * -EINVAL: a parameter is wrong, planes overlap, strides overflow;
+ * -ENOTSUP: the layout cannot hold a tensor; -ENOSPC: host_bytes_limit;
+ * -ENOMEM; -EIO. Nothing is left behind on failure. */
+WEIR_API int weir_rank_open(weir_rank **rank, weir_device *device,
+                            const weir_rank_params *params) WEIR_NOEXCEPT;
+
+/* Waits for the rank's copies, unpins and frees all, sets *rank to NULL; a
+ * NULL content is allowed. Does not touch the server's buffers. */
+WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
+
+/* Begins the next step: makes `stream` wait for the order's fences and
+ * enqueues the step's load behind the last uses of its targets. The slot's
+ * completion words serve this step's layer waits.
+ *
+ *   order   of `bytes` bytes, 8-byte aligned; not used after the call
+ *   slot    0..n_slots-1
+ *   step    receives the order's step number
+ *
+ * A load that cannot be enqueued fails by its report: its layer waits pass all
+ * the same and nothing hangs. -EINVAL: not an order for this rank, or not the
+ * step after the last one begun; -EBUSY: the slot's step has not been
+ * reported ended; -EAGAIN: max_steps are in flight. */
+WEIR_API int weir_rank_begin(weir_rank *rank, const void *order, size_t bytes, uint32_t slot,
+                             weir_stream *stream, uint64_t *step) WEIR_NOEXCEPT;
+
+/* Makes `stream` wait until all that this step reads of `layer`, whichever
+ * step's load brings it, has arrived. Passes at once where there is nothing to
+ * wait for. -EINVAL: no such layer, or the step has not begun or has ended;
+ * -EIO: the device is lost. */
+WEIR_API int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer,
+                                  weir_stream *stream) WEIR_NOEXCEPT;
+
+/* Ends a step at the present point of `stream`; its write-back starts after
+ * it. Steps may end in any order. -EINVAL: not a step that has begun and not
+ * ended. A failure to enqueue is reported, not returned. */
+WEIR_API int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream) WEIR_NOEXCEPT;
+
+/* Writes what has ended since the last call as one report. *bytes is 0 if
+ * nothing has. At most as many items as fit are taken; the others come with
+ * the next call. Reads pinned memory; never blocks, makes no driver call.
+ * -ENOSPC: `capacity` is below weir_report_bytes(1) and something has ended;
+ * -EINVAL: `report` is NULL or not 8-byte aligned. */
+WEIR_API int weir_rank_report(weir_rank *rank, void *report, size_t capacity,
+                              size_t *bytes) WEIR_NOEXCEPT;
+
+/* Blocks until the copies enqueued so far have ended: for shutdown and tests.
+ * Steps that were begun and not ended stay open. -EIO: the device is lost. */
+WEIR_API int weir_rank_synchronize(weir_rank *rank) WEIR_NOEXCEPT;
+
+/* Device address of a page's piece, for the server's kernels; 0 if the tensor
+ * has no such layer or the page is out of range. `layer` counts all layers.
+ * Threads: any. */
+WEIR_API uint64_t weir_rank_device_address(const weir_rank *rank, uint32_t tensor, uint32_t layer,
+                                           weir_device_page page) WEIR_NOEXCEPT;
+
+/* The id of this rank's device pool in weir_cpu_access; 0 on other devices. */
+WEIR_API uint32_t weir_rank_cpu_pool(const weir_rank *rank) WEIR_NOEXCEPT;
+
+/* Bytes that the rank took: device pool (0 if the server's), host pool, and
+ * all else pinned or allocated. Threads: any. */
+typedef struct weir_rank_memory {
+    uint64_t device_pool_bytes;
+    uint64_t host_pool_bytes;
+    uint64_t pinned_bytes;
+    uint64_t other_bytes;
+} weir_rank_memory;
+
+WEIR_API void weir_rank_get_memory(const weir_rank *rank, weir_rank_memory *memory) WEIR_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
