@@ -27,6 +27,7 @@
  * grows beyond any that its object has held before. */
 
 #include <weir/base.h>
+#include <weir/key.h>
 #include <weir/policy.h>
 
 #ifdef __cplusplus
@@ -91,30 +92,7 @@ WEIR_API int weir_cache_create(weir_cache **cache, const weir_cache_params *para
  * no effect: sequences are open, a step is open, or orders are in flight. */
 WEIR_API int weir_cache_destroy(weir_cache **cache) WEIR_NOEXCEPT;
 
-/* ---- Keys ---------------------------------------------------------------- */
-
-#define WEIR_MAX_FIELDS 16u
-#define WEIR_MAX_FIELD_BYTES 4096u
-
-/* One field of a namespace: a LoRA's id and version, a tenant's salt. Fields
- * are framed by tag and length, so ("a", "bc") and ("ab", "c") differ. */
-typedef struct weir_field {
-    uint32_t tag;
-    uint32_t bytes;
-    const void *data;
-} weir_field;
-
-/* What a prompt is known by. Prompts of different namespaces share nothing.
- *
- *   tokens, n_tokens  the prompt; at most 2^31 - 1 tokens
- *   fields, n_fields  the namespace; the same fields in the same order;
- *                     0 fields: the common namespace */
-typedef struct weir_key {
-    const int32_t *tokens;
-    size_t n_tokens;
-    const weir_field *fields;
-    size_t n_fields;
-} weir_key;
+/* ---- Looking up ---------------------------------------------------------- */
 
 /* Tokens of a prompt's leading pages by where they are. Whole pages only.
  *
@@ -166,8 +144,8 @@ WEIR_API int weir_seq_close(weir_seq *seq) WEIR_NOEXCEPT;
  *                 down to pages); default WEIR_ALL_TOKENS. Only the first
  *                 successful reserve of a sequence looks at it
  *   total_tokens  length for which the sequence is to have pages, counted from
- *                 its start; at least its tokens so far count for nothing here:
- *                 a smaller value than before changes nothing; required
+ *                 its start, which may be less than the key's (a chunk at a
+ *                 time); a smaller value than before changes nothing; required
  *   expect_tokens length that the sequence is expected to reach, a hint for the
  *                 allocator; 0 (default): unknown */
 typedef struct weir_request {
@@ -198,7 +176,8 @@ typedef struct weir_reserved {
  *          carry the reports, poll, and call again; an event says when
  * -ENOSPC  nothing in flight will help: close or preempt another sequence
  * -E2BIG   more than the whole device tier
- * -EINVAL  total_tokens is 0 or below the key's
+ * -EIO     a load that the sequence uses has failed: close it
+ * -EINVAL  total_tokens is 0
  * A claim ends with the sequence's next successful reserve, with -ENOSPC or
  * with its close. */
 WEIR_API int weir_seq_reserve(weir_seq seq, const weir_request *request,

@@ -36,7 +36,7 @@ typedef enum weir_page_state {
 
 #define WEIR_NO_OWNER (-1)
 
-/* n_pages 1..2^30. -EINVAL, -ENOMEM. */
+/* n_pages 1..2^30 - 1. -EINVAL, -ENOMEM. */
 WEIR_API int weir_page_pool_create(weir_page_pool **pool, uint32_t n_pages) WEIR_NOEXCEPT;
 WEIR_API void weir_page_pool_destroy(weir_page_pool **pool) WEIR_NOEXCEPT;
 
@@ -79,7 +79,7 @@ WEIR_API weir_page_state weir_page_pool_state(const weir_page_pool *pool,
 WEIR_API uint32_t weir_page_pool_generation(const weir_page_pool *pool, int32_t page) WEIR_NOEXCEPT;
 
 /* The steps that use a page: a set of step numbers, of which the newest and
- * the 63 before it are told apart. It outlives alloc and free, because who
+ * the 64 before it are told apart. It outlives alloc and free, because who
  * takes the page next must come behind them. add merges a set. */
 typedef struct weir_step_set {
     uint64_t newest; /* 0: empty */

@@ -13,7 +13,7 @@
  * Threads: one at a time. Nothing is allocated after create, except by
  * weir_radix_root for a new namespace. */
 
-#include <weir/cache.h>
+#include <weir/key.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,7 +24,7 @@ typedef struct weir_radix weir_radix;
 /* A place in the tree: a ref (0 or more), or a root (below -1). */
 #define WEIR_RADIX_NONE (-1)
 
-/* page_tokens 1..1024; max_pages 1..2^30. -EINVAL, -ENOMEM. */
+/* page_tokens 1..1024; max_pages 1..2^30 - 1. -EINVAL, -ENOMEM. */
 WEIR_API int weir_radix_create(weir_radix **radix, uint32_t page_tokens,
                                uint32_t max_pages) WEIR_NOEXCEPT;
 WEIR_API void weir_radix_destroy(weir_radix **radix) WEIR_NOEXCEPT;
@@ -41,7 +41,7 @@ WEIR_API void weir_radix_release_root(weir_radix *radix, int32_t root) WEIR_NOEX
 /* Finds the longest prefix of whole pages that the tree holds below `place`.
  *
  *   refs  receives the pages in order, at most `capacity` (the search ends
- *         there); NULL with capacity 0 is allowed
+ *         there); NULL: they are only counted
  *
  * Returns their number. One comparison a node, one hash a node.
  * peek leaves the tree as it is; match also marks the pages as used now

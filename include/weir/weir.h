@@ -9,6 +9,7 @@
 #include <weir/cache.h>
 #include <weir/cpu_device.h>
 #include <weir/device.h>
+#include <weir/key.h>
 #include <weir/order.h>
 #include <weir/page_pool.h>
 #include <weir/policy.h>

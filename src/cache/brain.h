@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEIR_CACHE_BRAIN_H
+#define WEIR_CACHE_BRAIN_H
+
+/* The cache's state, shared by the files of this folder.
+ *
+ *   seq ──pages[i]──► device page ──owner──► entry (one a radix ref)
+ *    │                  ▲   │                 │ page[DEVICE], page[HOST]
+ *    │ claim            │   └─ link: ticket   │ kids_hot[], writer, load_step
+ *    ▼                  └─────────────────────┘
+ *   claims (first come)
+ *
+ *   tier[DEVICE], tier[HOST]: page pool + eviction policy + offered window
+ *   steps[id % max_steps], writes[ticket % max_write_backs]: what is in flight
+ *
+ * Files: tier.c moves entries in and out of the tiers; entry.c makes and drops
+ * them; write.c queues write-backs; seq.c, reserve.c, step.c and report.c
+ * are the calls; check.c recomputes all of this.
+ *
+ * Words: a copy is *hot* if it is in a tier, is not offered there and is not
+ * being cleaned (written back in order to be offered). An entry is
+ * a *candidate* of a tier if its copy there is hot, its page has no pins, and
+ * none of its children has a hot copy there: so leaves go before parents. A
+ * device page is *held* while a sequence has it in its table.
+ *
+ * Invariants (weir_cache_check):
+ *   - a page of the radix tree is a live entry with a copy in a tier; every
+ *     page with an owner is the copy of that entry, and the other way round
+ *   - pins of a page = sequences that hold it + tickets that move it
+ *   - kids_hot[t] = children with a hot copy in t; a hot device copy has a hot
+ *     device copy above it, so a path in use is never cut
+ *   - the policy of a tier has been given exactly its candidates
+ *   - a page without owner and pins is free
+ *   - n_held = device pages that sequences hold; n_pending = those that only
+ *     tickets pin; n_cleaning = entries being cleaned; n_claimed = sum of claims
+ *   - a step's or a write-back's pages are linked in exactly one ticket */
+
+#include <weir/cache.h>
+#include <weir/order.h>
+#include <weir/page_pool.h>
+#include <weir/radix.h>
+
+#include "base/log.h"
+
+enum tier_id {
+    DEVICE,
+    HOST,
+    N_TIERS
+};
+
+enum entry_flag {
+    ENTRY_LIVE = 1 << 0,
+    ENTRY_CANDIDATE_DEVICE = 1 << 1, /* << tier */
+    ENTRY_CANDIDATE_HOST = 1 << 2,
+    ENTRY_LOADING = 1 << 3, /* the device copy has not arrived */
+    ENTRY_WRITING = 1 << 4, /* the host copy has not arrived */
+    ENTRY_CLEANING = 1 << 5 /* written back in order to be given up */
+};
+
+/* One page of the index; its index in entries[] is its radix ref. */
+struct entry {
+    int32_t page[N_TIERS]; /* 0: no copy there */
+    uint32_t kids_hot[N_TIERS];
+    uint64_t since[N_TIERS]; /* request clock when the copy was made */
+    uint64_t writer;         /* step that computes it; 0: none in flight */
+    uint64_t load_step;      /* with LOADING: step whose load it is; 0: none yet */
+    uint32_t hits;
+    uint32_t depth;
+    uint32_t flags;
+};
+
+struct tier {
+    enum tier_id id;
+    weir_page_pool *pool; /* NULL: the cache has no such tier */
+    const weir_evict_policy *policy;
+    void *policy_state;
+    uint32_t window; /* pages to keep free or offered */
+    int32_t *pages;  /* scratch of alloc, [pool size] */
+    int32_t *owners;
+    uint64_t evicted;
+};
+
+/* What a device page is doing, beside what the pool knows. */
+struct device_page {
+    uint32_t users;  /* sequences that hold it */
+    int32_t partner; /* host page of the ticket that moves it */
+    int32_t next;    /* next device page of that ticket, 0: last */
+};
+
+/* A chain of device pages through device_page.next, in order. */
+struct page_chain {
+    int32_t first;
+    int32_t last;
+    uint32_t count;
+};
+
+struct seq_page {
+    int32_t page;  /* device page that the kernels use */
+    int32_t ref;   /* its entry, WEIR_RADIX_NONE: not in the index */
+    int32_t guard; /* device page of the entry if that is another one; pinned */
+};
+
+struct seq {
+    uint64_t id; /* 0: the slot is free */
+    void *user;
+    uint32_t generation;
+    uint32_t compute_at_least;
+    int32_t root; /* held */
+    int32_t *tokens;
+    size_t tokens_capacity;
+    size_t n_key;
+    size_t n_tokens; /* known, with those that are pending */
+    size_t n_committed;
+    size_t n_pending; /* committed in the open step */
+    size_t n_hit;
+    size_t good_tokens;
+    struct seq_page *pages;
+    uint32_t pages_capacity;
+    uint32_t n_pages;
+    uint32_t n_indexed;   /* leading pages that are in the index */
+    uint32_t n_load_scan; /* leading pages whose loads are still to be started or joined */
+    uint32_t n_claimed;   /* pages set aside; 0: not in line */
+    weir_step_set fences; /* what the next step must wait for */
+    weir_step_set steps;  /* that used the sequence */
+    weir_step_set joins;  /* whose loads bring its pages */
+    bool reserved;        /* the first reserve has succeeded */
+    bool in_step;         /* added to the open step */
+    bool closing;         /* closed while in the open step */
+    bool detached;        /* its path is lost: nothing of it enters the index */
+    bool failed;          /* a load that it uses has failed */
+    bool tell_ready;
+    bool tell_failed;
+    bool claim_told;
+    int32_t claim_next, claim_previous; /* in the line of claims, -1: end */
+    int32_t event_next;                 /* in the queue of events */
+    bool event_queued;
+    int32_t step_next; /* in the open step */
+    int32_t free_next;
+};
+
+/* A step that has ended here and is not retired. */
+struct flight {
+    uint64_t id;         /* 0: none */
+    uint64_t step_ranks; /* ranks that have not reported the step */
+    uint64_t load_ranks; /* ranks that have not reported its load */
+    bool step_finished;  /* all ranks have reported it and that was dealt with */
+    bool step_failed;
+    bool load_failed;
+    struct page_chain loads;
+    void *order; /* order_capacity bytes */
+};
+
+struct write_back {
+    uint64_t ticket; /* 0: none */
+    uint64_t ranks;
+    bool failed;
+    struct page_chain pages;
+};
+
+struct weir_cache {
+    uint32_t page_tokens;
+    uint32_t n_ranks;
+    uint32_t max_steps;
+    uint32_t max_write_backs;
+    uint64_t page_bytes;
+    uint64_t all_ranks; /* a bit a rank */
+    uint64_t clock;     /* requests so far */
+    uint64_t now_ns;
+    weir_log log;
+
+    weir_radix *radix;
+    uint32_t n_entries; /* capacity */
+    struct entry *entries;
+    struct tier tiers[N_TIERS];
+    struct device_page *device_pages; /* [device pages + 1] */
+    uint32_t n_held;
+    uint32_t n_pending; /* device pages that only tickets pin */
+    uint32_t n_cleaning;
+
+    struct seq *seqs;
+    uint32_t max_seqs;
+    uint32_t n_seqs;
+    int32_t free_seq;
+    int32_t claim_first, claim_last;
+    uint32_t n_claimed;
+    int32_t event_first, event_last;
+
+    weir_write_policy write_policy;
+    struct page_chain write_queue; /* waits for an order */
+    bool write_told;
+
+    uint64_t next_step;
+    uint64_t next_write;
+    struct flight *flights;    /* [max_steps] */
+    struct write_back *writes; /* [max_write_backs] */
+    uint32_t n_flights;
+    uint32_t n_writes;
+
+    bool step_open;
+    int32_t step_first, step_last; /* sequences of the open step */
+    size_t order_capacity;
+
+    /* Scratch, so that no call allocates. */
+    int32_t *path;             /* [n_entries] refs of a match */
+    int32_t *wanted;           /* [n_entries] refs to write back */
+    weir_move *moves[N_TIERS]; /* of an order: loads, writes */
+    size_t bytes;
+    weir_stats stats;
+};
+
+/* ---- tier.c -------------------------------------------------------------- */
+
+int weir_tier_create(struct tier *tier, enum tier_id id, uint32_t n_pages, uint32_t n_entries,
+                     double offered, const weir_evict_policy *policy);
+void weir_tier_destroy(struct tier *tier);
+
+/* A host copy that can be loaded. */
+static inline bool entry_on_host(const struct entry *entry)
+{
+    return entry->page[HOST] && !(entry->flags & ENTRY_WRITING);
+}
+
+/* Gives an entry a copy on a USED page without owner. */
+void weir_tier_gain(weir_cache *cache, enum tier_id tier, int32_t ref, int32_t page);
+
+/* The entry's copy is gone; what happens to the page is the caller's matter. */
+void weir_tier_lose(weir_cache *cache, enum tier_id tier, int32_t ref);
+
+/* Makes a copy hot again that was offered or is being cleaned. */
+void weir_tier_keep(weir_cache *cache, enum tier_id tier, int32_t ref);
+
+/* The write-back for which a device copy waited has ended: offers it. */
+void weir_tier_cleaned(weir_cache *cache, int32_t ref);
+
+bool weir_tier_is_hot(const weir_cache *cache, enum tier_id tier, int32_t ref);
+bool weir_tier_is_candidate(const weir_cache *cache, enum tier_id tier, int32_t ref);
+
+/* Tells the policy whether the entry may go now. To be called when a pin or a
+ * flag of its page has changed. */
+void weir_tier_update(weir_cache *cache, enum tier_id tier, int32_t ref);
+
+/* A request uses the entry: its place in the tiers' policies moves. */
+void weir_tier_use(weir_cache *cache, int32_t ref);
+
+/* Offers candidates until `n` pages are free, offered, or (device tier) being
+ * written back in order to be; returns how many are free or offered. */
+uint32_t weir_tier_make_room(weir_cache *cache, enum tier_id tier, uint32_t n);
+
+uint32_t weir_tier_available(const struct tier *tier);
+
+/* Takes n available pages, which must be there, evicting what was offered on
+ * them. They are in tier->pages, USED, without owner. */
+void weir_tier_alloc(weir_cache *cache, enum tier_id tier, uint32_t n, int32_t after,
+                     uint32_t expect);
+
+/* Pins; unpin frees a page that has no owner and no pin left. */
+void weir_tier_pin(weir_cache *cache, enum tier_id tier, int32_t page);
+void weir_tier_unpin(weir_cache *cache, enum tier_id tier, int32_t page);
+
+/* A sequence holds a device page, and lets go of it. */
+void weir_device_hold(weir_cache *cache, int32_t page);
+void weir_device_let_go(weir_cache *cache, int32_t page);
+
+void weir_chain_push(weir_cache *cache, struct page_chain *chain, int32_t page, int32_t partner);
+
+/* ---- entry.c ------------------------------------------------------------- */
+
+/* A new page of the index, as yet without a copy. */
+void weir_entry_make(weir_cache *cache, int32_t ref, uint32_t depth);
+
+/* Takes an entry and all below it out of the index. Pages that are pinned are
+ * freed with their last pin. */
+void weir_entry_drop(weir_cache *cache, int32_t ref);
+
+/* Gives a host-only entry the device page its load is to fill. */
+void weir_entry_start_load(weir_cache *cache, int32_t ref, int32_t page);
+
+/* The last sequence that wanted a load that no order holds yet is gone. */
+void weir_entry_cancel_load(weir_cache *cache, int32_t ref);
+
+/* ---- write.c ------------------------------------------------------------- */
+
+weir_write_answer weir_write_ask(weir_cache *cache, int32_t ref, weir_write_event event);
+
+/* Queues the write-back of `n` entries that have a device copy and no host
+ * copy, parents before children; those for which the host tier has no room are
+ * counted as skipped. Returns how many were queued, the first ones. */
+uint32_t weir_write_queue(weir_cache *cache, const int32_t *refs, uint32_t n);
+
+/* A write-back's pages have been moved, or not. */
+void weir_write_finish(weir_cache *cache, struct page_chain *pages, bool failed);
+
+/* ---- seq.c --------------------------------------------------------------- */
+
+struct seq *weir_seq_find(weir_seq handle, int *rc);
+weir_seq weir_seq_handle(weir_cache *cache, const struct seq *seq);
+
+/* Commits what is pending, written by `writer`. */
+void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer);
+void weir_seq_release(weir_cache *cache, struct seq *seq);
+void weir_seq_drop_claim(weir_cache *cache, struct seq *seq);
+void weir_seq_queue_event(weir_cache *cache, struct seq *seq);
+
+static inline int32_t seq_index(const weir_cache *cache, const struct seq *seq)
+{
+    return (int32_t)(seq - cache->seqs);
+}
+
+/* ---- step.c -------------------------------------------------------------- */
+
+/* The flight of a step that is not retired, else NULL. */
+static inline struct flight *flight_of(const weir_cache *cache, uint64_t step)
+{
+    struct flight *flight = &cache->flights[step % cache->max_steps];
+    return step && flight->id == step ? flight : NULL;
+}
+
+/* Whether a step's forward pass may still run on a rank. */
+static inline bool step_is_running(const weir_cache *cache, uint64_t step)
+{
+    const struct flight *flight = flight_of(cache, step);
+    return flight && flight->step_ranks;
+}
+
+static inline bool load_is_running(const weir_cache *cache, uint64_t step)
+{
+    const struct flight *flight = flight_of(cache, step);
+    return flight && flight->load_ranks;
+}
+
+#endif

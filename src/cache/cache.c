@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/brain.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Creating ------------------------------------------------------------ */
+
+void weir_cache_params_init(weir_cache_params *params)
+{
+    if (!params)
+        return;
+    *params = (weir_cache_params){
+        .struct_size = sizeof *params,
+        .n_ranks = 1,
+        .max_steps = 16,
+        .max_write_backs = 64,
+        .max_seqs = 4096,
+        .offered = 0.05,
+        .eviction = "lru",
+        .write_back = "write_through",
+    };
+}
+
+#define MAX_PAGES ((1u << 30) - 1)
+
+static int check_params(const weir_cache_params *p)
+{
+    const weir_log *log = &p->log;
+    if (p->struct_size != sizeof *p)
+        return weir_invalid(NULL, "params.struct_size is %u, not %zu", p->struct_size, sizeof *p);
+    if (p->page_tokens < 1 || p->page_tokens > 1024)
+        return weir_invalid(log, "page_tokens is %u, must be 1 to 1024", p->page_tokens);
+    if (p->device_pages < 1 || p->device_pages > MAX_PAGES)
+        return weir_invalid(log, "device_pages is %u, must be 1 to %u", p->device_pages, MAX_PAGES);
+    if (p->host_pages > MAX_PAGES - p->device_pages)
+        return weir_invalid(log, "host_pages is %u, must be at most %u with %u device pages",
+                            p->host_pages, MAX_PAGES - p->device_pages, p->device_pages);
+    if (p->n_ranks < 1 || p->n_ranks > 64)
+        return weir_invalid(log, "n_ranks is %u, must be 1 to 64", p->n_ranks);
+    if (p->max_steps < 1 || p->max_steps > 64)
+        return weir_invalid(log, "max_steps is %u, must be 1 to 64", p->max_steps);
+    if (p->max_write_backs < 1 || p->max_write_backs > 1024)
+        return weir_invalid(log, "max_write_backs is %u, must be 1 to 1024", p->max_write_backs);
+    if (p->max_seqs < 1 || p->max_seqs > 1u << 24)
+        return weir_invalid(log, "max_seqs is %u, must be 1 to %u", p->max_seqs, 1u << 24);
+    if (!(p->offered >= 0 && p->offered <= 0.5))
+        return weir_invalid(log, "offered is %g, must be 0 to 0.5", p->offered);
+    return 0;
+}
+
+static int find_policies(const weir_cache_params *p, const weir_evict_policy **device,
+                         const weir_evict_policy **host, weir_write_policy *write)
+{
+    const char *device_name = p->eviction ? p->eviction : "lru";
+    const char *host_name = p->host_eviction ? p->host_eviction : device_name;
+    const char *write_name = p->write_back ? p->write_back : "write_through";
+    *device = weir_evict_policy_find(device_name);
+    if (!*device)
+        return weir_invalid(&p->log, "eviction \"%s\" is not a policy", device_name);
+    *host = weir_evict_policy_find(host_name);
+    if (!*host)
+        return weir_invalid(&p->log, "host_eviction \"%s\" is not a policy", host_name);
+    if (weir_write_policy_parse(write_name, write))
+        return weir_invalid(&p->log, "write_back \"%s\" is not a policy", write_name);
+    return 0;
+}
+
+static void free_cache(weir_cache *cache)
+{
+    weir_radix_destroy(&cache->radix);
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        weir_tier_destroy(&cache->tiers[id]);
+        free(cache->moves[id]);
+    }
+    for (uint32_t i = 0; cache->seqs && i < cache->max_seqs; i++) {
+        free(cache->seqs[i].tokens);
+        free(cache->seqs[i].pages);
+    }
+    for (uint32_t i = 0; cache->flights && i < cache->max_steps; i++)
+        free(cache->flights[i].order);
+    free(cache->entries);
+    free(cache->device_pages);
+    free(cache->seqs);
+    free(cache->flights);
+    free(cache->writes);
+    free(cache->path);
+    free(cache->wanted);
+    free(cache);
+}
+
+/* calloc that counts what the cache takes. */
+static void *take(weir_cache *cache, size_t n, size_t size)
+{
+    cache->bytes += n * size;
+    return calloc(n, size);
+}
+
+static int allocate(weir_cache *cache, const weir_cache_params *p)
+{
+    uint32_t n = cache->n_entries;
+    cache->entries = take(cache, n, sizeof *cache->entries);
+    cache->device_pages = take(cache, (size_t)p->device_pages + 1, sizeof *cache->device_pages);
+    cache->seqs = take(cache, p->max_seqs, sizeof *cache->seqs);
+    cache->flights = take(cache, p->max_steps, sizeof *cache->flights);
+    cache->writes = take(cache, p->max_write_backs, sizeof *cache->writes);
+    cache->path = take(cache, n, sizeof *cache->path);
+    cache->wanted = take(cache, n, sizeof *cache->wanted);
+    cache->moves[DEVICE] = take(cache, p->device_pages, sizeof *cache->moves[DEVICE]);
+    cache->moves[HOST] = take(cache, p->device_pages, sizeof *cache->moves[HOST]);
+    if (!cache->entries || !cache->device_pages || !cache->seqs || !cache->flights ||
+        !cache->writes || !cache->path || !cache->wanted || !cache->moves[DEVICE] ||
+        !cache->moves[HOST])
+        return -ENOMEM;
+
+    /* The largest order: a page is in one move at a time. */
+    weir_order largest = { .n_fences = 64,
+                           .n_load_fences = 64,
+                           .n_write_fences = 65,
+                           .n_joins = 64,
+                           .n_loads = p->device_pages };
+    cache->order_capacity = weir_order_bytes(&largest);
+    for (uint32_t i = 0; i < p->max_steps; i++) {
+        cache->flights[i].order = take(cache, 1, cache->order_capacity);
+        if (!cache->flights[i].order)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int build(weir_cache *cache, const weir_cache_params *p)
+{
+    const weir_evict_policy *device, *host;
+    int rc = find_policies(p, &device, &host, &cache->write_policy);
+    if (rc)
+        return rc;
+    rc = allocate(cache, p);
+    if (rc)
+        return rc;
+    rc = weir_tier_create(&cache->tiers[DEVICE], DEVICE, p->device_pages, cache->n_entries,
+                          p->offered, device);
+    if (rc)
+        return rc;
+    rc = weir_tier_create(&cache->tiers[HOST], HOST, p->host_pages, cache->n_entries, p->offered,
+                          host);
+    if (rc)
+        return rc;
+    return weir_radix_create(&cache->radix, p->page_tokens, cache->n_entries);
+}
+
+int weir_cache_create(weir_cache **out, const weir_cache_params *params)
+{
+    if (!out || !params)
+        return -EINVAL;
+    int rc = check_params(params);
+    if (rc)
+        return rc;
+    weir_cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return -ENOMEM;
+    *cache = (weir_cache){
+        .page_tokens = params->page_tokens,
+        .n_ranks = params->n_ranks,
+        .max_steps = params->max_steps,
+        .max_write_backs = params->max_write_backs,
+        .page_bytes = params->page_bytes,
+        .all_ranks = UINT64_MAX >> (64 - params->n_ranks),
+        .log = params->log,
+        .n_entries = params->device_pages + params->host_pages,
+        .max_seqs = params->max_seqs,
+        .claim_first = -1,
+        .claim_last = -1,
+        .event_first = -1,
+        .event_last = -1,
+        .next_step = 1,
+        .next_write = 1,
+        .bytes = sizeof *cache,
+    };
+    rc = build(cache, params);
+    if (rc) {
+        if (rc == -ENOMEM)
+            weir_log_line(&params->log, WEIR_LOG_ERROR,
+                          "cache: no memory for an index of %u pages of %u tokens",
+                          cache->n_entries, cache->page_tokens);
+        free_cache(cache);
+        return rc;
+    }
+    for (uint32_t i = 0; i < cache->max_seqs; i++)
+        cache->seqs[i].free_next = i + 1 < cache->max_seqs ? (int32_t)i + 1 : -1;
+    weir_stats stats = { .struct_size = sizeof stats };
+    weir_cache_get_stats(cache, &stats);
+    weir_log_line(&cache->log, WEIR_LOG_INFO,
+                  "cache: %u device and %u host pages of %u tokens, index of %llu bytes",
+                  params->device_pages, params->host_pages, params->page_tokens,
+                  (unsigned long long)stats.index_bytes);
+    *out = cache;
+    return 0;
+}
+
+int weir_cache_destroy(weir_cache **out)
+{
+    if (!out || !*out)
+        return 0;
+    const weir_cache *cache = *out;
+    if (cache->n_seqs || cache->step_open || cache->n_flights || cache->n_writes) {
+        weir_log_line(&cache->log, WEIR_LOG_ERROR,
+                      "cache: busy, %u sequences open, %u steps and %u write-backs in flight",
+                      cache->n_seqs, cache->n_flights + cache->step_open, cache->n_writes);
+        return -EBUSY;
+    }
+    free_cache(*out);
+    *out = NULL;
+    return 0;
+}
+
+/* ---- Looking ------------------------------------------------------------- */
+
+int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
+{
+    if (!cache)
+        return -EINVAL;
+    if (!key || !hit || (key->n_tokens && !key->tokens))
+        return weir_invalid(&cache->log, "peek: key, its tokens or hit is NULL");
+    int32_t root;
+    weir_hit found = { 0 };
+    int rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &root);
+    if (rc == -EINVAL)
+        return weir_invalid(&cache->log, "peek: more than %u fields, or one over %u bytes or NULL",
+                            WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
+    if (rc == 0) {
+        uint32_t n = weir_radix_peek(cache->radix, root, key->tokens, key->n_tokens, cache->path,
+                                     cache->n_entries);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct entry *entry = &cache->entries[cache->path[i]];
+            if (!entry->page[DEVICE])
+                found.n_host += cache->page_tokens;
+            else if (entry->flags & ENTRY_LOADING)
+                found.n_loading += cache->page_tokens;
+            else
+                found.n_device += cache->page_tokens;
+        }
+        found.n_tokens = (size_t)n * cache->page_tokens;
+    } else if (rc != -ENOENT) {
+        return rc;
+    }
+    *hit = found;
+    return 0;
+}
+
+int weir_cache_available(const weir_cache *cache, weir_available *available)
+{
+    if (!cache || !available)
+        return -EINVAL;
+    const weir_page_pool *pool = cache->tiers[DEVICE].pool;
+    *available = (weir_available){
+        .free = weir_page_pool_n_free(pool),
+        .offered = weir_page_pool_n_offered(pool),
+        .pending = cache->n_pending,
+        .claimed = cache->n_claimed,
+    };
+    return 0;
+}
+
+int weir_cache_get_stats(const weir_cache *cache, weir_stats *stats)
+{
+    if (!cache || !stats)
+        return -EINVAL;
+    if (stats->struct_size != sizeof *stats)
+        return weir_invalid(&cache->log, "get_stats: struct_size is %u, not %zu",
+                            stats->struct_size, sizeof *stats);
+    const weir_page_pool *device = cache->tiers[DEVICE].pool;
+    const weir_page_pool *host = cache->tiers[HOST].pool;
+    *stats = cache->stats;
+    stats->struct_size = sizeof *stats;
+    stats->evicted_device_pages = cache->tiers[DEVICE].evicted;
+    stats->evicted_host_pages = cache->tiers[HOST].evicted;
+    stats->orders_in_flight = cache->n_flights;
+    stats->write_backs_in_flight = cache->n_writes;
+    stats->seqs_open = cache->n_seqs;
+    stats->index_pages = weir_radix_pages(cache->radix);
+    stats->index_bytes = cache->bytes + weir_radix_bytes(cache->radix) +
+                         weir_page_pool_bytes(device) + weir_page_pool_bytes(host);
+    stats->device_free = weir_page_pool_n_free(device);
+    stats->device_offered = weir_page_pool_n_offered(device);
+    stats->host_free = weir_page_pool_n_free(host);
+    stats->host_offered = weir_page_pool_n_offered(host);
+    return 0;
+}

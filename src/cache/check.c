@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/brain.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* ---- Invariants ---------------------------------------------------------- */
+
+/* What the pins and counters ought to be, gathered from those who hold them. */
+struct tally {
+    uint32_t *pins[N_TIERS]; /* [pool size + 1] */
+    uint32_t *users;         /* [device pages + 1] */
+    uint32_t n_live;
+    uint32_t n_cleaning;
+};
+
+static void tally_ticket(const weir_cache *cache, struct tally *tally,
+                         const struct page_chain *chain)
+{
+    for (int32_t page = chain->first; page; page = cache->device_pages[page].next) {
+        tally->pins[DEVICE][page]++;
+        tally->pins[HOST][cache->device_pages[page].partner]++;
+    }
+}
+
+static void tally_all(const weir_cache *cache, struct tally *tally)
+{
+    for (uint32_t i = 0; i < cache->max_seqs; i++) {
+        const struct seq *seq = &cache->seqs[i];
+        for (uint32_t j = 0; seq->id && j < seq->n_pages; j++) {
+            tally->users[seq->pages[j].page]++;
+            if (seq->pages[j].guard)
+                tally->users[seq->pages[j].guard]++;
+        }
+    }
+    for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++)
+        tally->pins[DEVICE][page] = tally->users[page];
+    for (uint32_t i = 0; i < cache->max_steps; i++)
+        tally_ticket(cache, tally, &cache->flights[i].loads);
+    for (uint32_t i = 0; i < cache->max_write_backs; i++)
+        tally_ticket(cache, tally, &cache->writes[i].pages);
+    tally_ticket(cache, tally, &cache->write_queue);
+    for (uint32_t ref = 0; ref < cache->n_entries; ref++) {
+        const struct entry *entry = &cache->entries[ref];
+        if (!(entry->flags & ENTRY_LIVE))
+            continue;
+        tally->n_live++;
+        tally->n_cleaning += (entry->flags & ENTRY_CLEANING) != 0;
+        if ((entry->flags & ENTRY_LOADING) && entry->load_step == 0) {
+            tally->pins[DEVICE][entry->page[DEVICE]]++;
+            tally->pins[HOST][entry->page[HOST]]++;
+        }
+    }
+}
+
+static const char *entry_fault(const weir_cache *cache, int32_t ref)
+{
+    const struct entry *entry = &cache->entries[ref];
+    if (!weir_radix_tokens(cache->radix, ref))
+        return "cache: a live entry is not in the index";
+    if (!entry->page[DEVICE] && !entry->page[HOST])
+        return "cache: an entry has no copy";
+    if ((entry->flags & ENTRY_LOADING) && !(entry->page[DEVICE] && entry->page[HOST]))
+        return "cache: a loading entry lacks a copy";
+    if ((entry->flags & ENTRY_WRITING) && !(entry->page[DEVICE] && entry->page[HOST]))
+        return "cache: an entry that is being written lacks a copy";
+    int32_t parent = weir_radix_parent(cache->radix, ref);
+    if (parent >= 0 && !(cache->entries[parent].flags & ENTRY_LIVE))
+        return "cache: an entry's parent is not live";
+    if (parent >= 0 && entry->depth != cache->entries[parent].depth + 1)
+        return "cache: an entry's depth is wrong";
+    if (parent >= 0 && weir_tier_is_hot(cache, DEVICE, ref) &&
+        !weir_tier_is_hot(cache, DEVICE, parent))
+        return "cache: a hot device copy lies below one that is not";
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        uint32_t kids = 0;
+        for (int32_t child = weir_radix_first_child(cache->radix, ref); child >= 0;
+             child = weir_radix_next_sibling(cache->radix, child))
+            kids += weir_tier_is_hot(cache, id, child);
+        if (kids != entry->kids_hot[id])
+            return "cache: a count of hot children is wrong";
+        bool flagged = (entry->flags & (ENTRY_CANDIDATE_DEVICE << id)) != 0;
+        if (flagged != weir_tier_is_candidate(cache, id, ref))
+            return "cache: a tier's candidates are not those of its policy";
+        if (entry->page[id] && weir_page_pool_owner(cache->tiers[id].pool, entry->page[id]) != ref)
+            return "cache: a copy's page belongs to another entry";
+    }
+    return NULL;
+}
+
+static const char *page_fault(const weir_cache *cache, enum tier_id id, int32_t page,
+                              const struct tally *tally)
+{
+    const weir_page_pool *pool = cache->tiers[id].pool;
+    int32_t owner = weir_page_pool_owner(pool, page);
+    if (owner >= 0 && !(cache->entries[owner].flags & ENTRY_LIVE))
+        return "cache: a page's owner is not live";
+    if (owner >= 0 && cache->entries[owner].page[id] != page)
+        return "cache: a page's owner has its copy elsewhere";
+    if (weir_page_pool_pins(pool, page) != tally->pins[id][page])
+        return "cache: pins differ from the sequences and tickets that hold them";
+    if (weir_page_pool_state(pool, page) == WEIR_PAGE_USED && owner < 0 &&
+        tally->pins[id][page] == 0)
+        return "cache: a page is lost: used, without owner and pins";
+    return NULL;
+}
+
+static const char *count_fault(const weir_cache *cache, const struct tally *tally)
+{
+    uint32_t n_held = 0, n_pending = 0, n_claimed = 0, n_seqs = 0;
+    for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++) {
+        if (tally->users[page] != cache->device_pages[page].users)
+            return "cache: a device page's users are not the sequences that hold it";
+        n_held += tally->users[page] > 0;
+        n_pending += tally->users[page] == 0 && tally->pins[DEVICE][page] > 0;
+    }
+    for (int32_t i = cache->claim_first; i >= 0; i = cache->seqs[i].claim_next)
+        n_claimed += cache->seqs[i].n_claimed;
+    for (uint32_t i = 0; i < cache->max_seqs; i++)
+        n_seqs += cache->seqs[i].id != 0;
+    if (n_held != cache->n_held || n_pending != cache->n_pending)
+        return "cache: the count of held or pending pages is wrong";
+    if (n_claimed != cache->n_claimed || n_seqs != cache->n_seqs)
+        return "cache: the count of claims or sequences is wrong";
+    if (tally->n_live != weir_radix_pages(cache->radix))
+        return "cache: entries and index differ";
+    if (tally->n_cleaning != cache->n_cleaning)
+        return "cache: the count of entries being cleaned is wrong";
+    return NULL;
+}
+
+static const char *find_fault(const weir_cache *cache, const struct tally *tally)
+{
+    const char *fault = NULL;
+    for (uint32_t ref = 0; ref < cache->n_entries && !fault; ref++)
+        if (cache->entries[ref].flags & ENTRY_LIVE)
+            fault = entry_fault(cache, (int32_t)ref);
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        uint32_t n = weir_page_pool_size(cache->tiers[id].pool);
+        for (uint32_t page = 1; page <= n && !fault; page++)
+            fault = page_fault(cache, id, (int32_t)page, tally);
+    }
+    return fault ? fault : count_fault(cache, tally);
+}
+
+int weir_cache_check(const weir_cache *cache, const char **reason)
+{
+    if (!cache)
+        return -EINVAL;
+    const char *text = NULL;
+    int rc = weir_radix_check(cache->radix, &text);
+    for (enum tier_id id = DEVICE; id < N_TIERS && !rc; id++)
+        if (cache->tiers[id].pool)
+            rc = weir_page_pool_check(cache->tiers[id].pool, &text);
+    if (!rc) {
+        struct tally tally = { 0 };
+        for (enum tier_id id = DEVICE; id < N_TIERS; id++)
+            tally.pins[id] = calloc(weir_page_pool_size(cache->tiers[id].pool) + 1, 4);
+        tally.users = calloc(weir_page_pool_size(cache->tiers[DEVICE].pool) + 1, 4);
+        if (!tally.pins[DEVICE] || !tally.pins[HOST] || !tally.users) {
+            rc = -ENOMEM;
+        } else {
+            tally_all(cache, &tally);
+            text = find_fault(cache, &tally);
+            rc = text ? -EIO : 0;
+        }
+        free(tally.pins[DEVICE]);
+        free(tally.pins[HOST]);
+        free(tally.users);
+    }
+    if (rc == -EIO && reason)
+        *reason = text;
+    return rc;
+}
+
+/* ---- Digest -------------------------------------------------------------- */
+
+static void mix(uint64_t *digest, const uint64_t *words, size_t n)
+{
+    *digest = XXH3_64bits_withSeed(words, n * sizeof *words, *digest);
+}
+
+static void mix_chain(const weir_cache *cache, uint64_t *digest, const struct page_chain *chain)
+{
+    for (int32_t page = chain->first; page; page = cache->device_pages[page].next) {
+        uint64_t words[] = { (uint64_t)page, (uint64_t)cache->device_pages[page].partner };
+        mix(digest, words, 2);
+    }
+}
+
+static void mix_entry(const weir_cache *cache, uint64_t *digest, int32_t ref)
+{
+    const struct entry *e = &cache->entries[ref];
+    const int32_t *tokens = weir_radix_tokens(cache->radix, ref);
+    uint64_t words[] = {
+        (uint64_t)ref,
+        (uint64_t)weir_radix_parent(cache->radix, ref),
+        XXH3_64bits(tokens, cache->page_tokens * sizeof *tokens),
+        (uint64_t)e->page[DEVICE],
+        (uint64_t)e->page[HOST],
+        e->kids_hot[DEVICE],
+        e->kids_hot[HOST],
+        e->since[DEVICE],
+        e->since[HOST],
+        e->writer,
+        e->load_step,
+        e->hits,
+        e->depth,
+        e->flags,
+        weir_radix_last_use(cache->radix, ref),
+    };
+    mix(digest, words, sizeof words / sizeof *words);
+}
+
+static void mix_seq(uint64_t *digest, const struct seq *seq)
+{
+    uint64_t words[] = {
+        seq->id,
+        seq->n_tokens,
+        seq->n_committed,
+        seq->n_pending,
+        seq->n_hit,
+        seq->n_pages,
+        seq->n_indexed,
+        seq->n_claimed,
+        (uint64_t)seq->claim_next,
+        seq->fences.newest,
+        seq->fences.before,
+        seq->steps.newest,
+        seq->steps.before,
+        seq->joins.newest,
+        seq->joins.before,
+        (uint64_t)(seq->reserved | seq->in_step << 1 | seq->closing << 2 | seq->detached << 3 |
+                   seq->failed << 4 | seq->tell_ready << 5 | seq->tell_failed << 6),
+        XXH3_64bits(seq->tokens, seq->n_tokens * sizeof *seq->tokens),
+    };
+    mix(digest, words, sizeof words / sizeof *words);
+    for (uint32_t i = 0; i < seq->n_pages; i++) {
+        uint64_t page[] = { (uint64_t)seq->pages[i].page, (uint64_t)seq->pages[i].ref,
+                            (uint64_t)seq->pages[i].guard };
+        mix(digest, page, 3);
+    }
+}
+
+uint64_t weir_cache_digest(const weir_cache *cache)
+{
+    if (!cache)
+        return 0;
+    uint64_t digest = cache->clock;
+    for (uint32_t ref = 0; ref < cache->n_entries; ref++)
+        if (cache->entries[ref].flags & ENTRY_LIVE)
+            mix_entry(cache, &digest, (int32_t)ref);
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        const weir_page_pool *pool = cache->tiers[id].pool;
+        for (uint32_t page = 1; page <= weir_page_pool_size(pool); page++) {
+            int32_t p = (int32_t)page;
+            weir_step_set steps = weir_page_pool_steps(pool, p);
+            uint64_t words[] = { weir_page_pool_state(pool, p),
+                                 weir_page_pool_pins(pool, p),
+                                 (uint64_t)weir_page_pool_owner(pool, p),
+                                 weir_page_pool_generation(pool, p),
+                                 steps.newest,
+                                 steps.before };
+            mix(&digest, words, sizeof words / sizeof *words);
+        }
+    }
+    for (uint32_t i = 0; i < cache->max_seqs; i++)
+        if (cache->seqs[i].id)
+            mix_seq(&digest, &cache->seqs[i]);
+    for (uint32_t i = 0; i < cache->max_steps; i++) {
+        const struct flight *flight = &cache->flights[i];
+        uint64_t words[] = { flight->id, flight->step_ranks, flight->load_ranks };
+        mix(&digest, words, 3);
+        mix_chain(cache, &digest, &flight->loads);
+    }
+    for (uint32_t i = 0; i < cache->max_write_backs; i++) {
+        uint64_t words[] = { cache->writes[i].ticket, cache->writes[i].ranks };
+        mix(&digest, words, 2);
+        mix_chain(cache, &digest, &cache->writes[i].pages);
+    }
+    mix_chain(cache, &digest, &cache->write_queue);
+    uint64_t words[] = { cache->next_step, cache->next_write, cache->n_claimed,
+                         cache->n_held,    cache->n_pending,  cache->n_cleaning };
+    mix(&digest, words, sizeof words / sizeof *words);
+    return digest;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/brain.h"
+
+void weir_entry_make(weir_cache *cache, int32_t ref, uint32_t depth)
+{
+    cache->entries[ref] = (struct entry){ .hits = 1, .depth = depth, .flags = ENTRY_LIVE };
+}
+
+void weir_entry_start_load(weir_cache *cache, int32_t ref, int32_t page)
+{
+    struct entry *entry = &cache->entries[ref];
+    entry->flags |= ENTRY_LOADING;
+    entry->load_step = 0;
+    entry->writer = 0;
+    weir_tier_gain(cache, DEVICE, ref, page);
+    weir_tier_pin(cache, DEVICE, page);
+    weir_tier_pin(cache, HOST, entry->page[HOST]);
+}
+
+void weir_entry_cancel_load(weir_cache *cache, int32_t ref)
+{
+    struct entry *entry = &cache->entries[ref];
+    int32_t page = entry->page[DEVICE];
+    entry->flags &= ~(uint32_t)ENTRY_LOADING;
+    weir_tier_lose(cache, DEVICE, ref);
+    weir_page_pool_set_owner(cache->tiers[DEVICE].pool, page, WEIR_NO_OWNER);
+    weir_tier_unpin(cache, DEVICE, page);
+    weir_tier_unpin(cache, HOST, entry->page[HOST]);
+}
+
+/* Removes an entry that has nothing below it. */
+static void remove_leaf(weir_cache *cache, int32_t ref)
+{
+    struct entry *entry = &cache->entries[ref];
+    if ((entry->flags & ENTRY_LOADING) && entry->load_step == 0)
+        weir_entry_cancel_load(cache, ref);
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        int32_t page = entry->page[id];
+        if (!page)
+            continue;
+        weir_page_pool *pool = cache->tiers[id].pool;
+        weir_tier_lose(cache, id, ref);
+        weir_page_pool_set_owner(pool, page, WEIR_NO_OWNER);
+        if (weir_page_pool_pins(pool, page) == 0)
+            weir_page_pool_free(pool, page);
+    }
+    entry->flags = 0;
+    weir_radix_remove(cache->radix, ref);
+    cache->stats.dropped_pages++;
+}
+
+void weir_entry_drop(weir_cache *cache, int32_t ref)
+{
+    int32_t at = ref;
+    for (;;) {
+        int32_t child = weir_radix_first_child(cache->radix, at);
+        if (child >= 0) {
+            at = child;
+            continue;
+        }
+        int32_t parent = weir_radix_parent(cache->radix, at);
+        remove_leaf(cache, at);
+        if (at == ref)
+            return;
+        at = parent;
+    }
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/brain.h"
+
+#include "pool/step_set.h"
+
+#include <errno.h>
+
+/* ---- What has failed ----------------------------------------------------- */
+
+static void fail(weir_cache *cache, struct seq *seq, size_t good_tokens)
+{
+    if (good_tokens >= seq->good_tokens)
+        return;
+    seq->good_tokens = good_tokens;
+    seq->failed = seq->tell_failed = true;
+    weir_seq_queue_event(cache, seq);
+}
+
+/* Some entries have been dropped although sequences use them: those sequences
+ * lose their path from there on. A page that a sequence took from the index is
+ * wrong if its entry is gone; one that it computed itself is wrong only if the
+ * step that did so is the one that failed. */
+static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
+{
+    bool step_failed = weir_step_set_has(seq->steps, failed_step);
+    uint32_t n_hit = (uint32_t)(seq->n_hit / cache->page_tokens);
+    for (uint32_t i = 0; i < seq->n_pages; i++) {
+        struct seq_page *sp = &seq->pages[i];
+        if (sp->ref < 0 || (cache->entries[sp->ref].flags & ENTRY_LIVE))
+            continue;
+        sp->ref = WEIR_RADIX_NONE;
+        seq->detached = true;
+        if (!sp->guard && (i < n_hit || step_failed))
+            fail(cache, seq, (size_t)i * cache->page_tokens);
+    }
+    if (step_failed)
+        fail(cache, seq, (size_t)seq->n_indexed * cache->page_tokens);
+}
+
+/* Drops entries whose content is wrong, with all that was computed on them. */
+static void drop_failed(weir_cache *cache, const int32_t *refs, uint32_t n, uint64_t failed_step)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (cache->entries[refs[i]].flags & ENTRY_LIVE)
+            weir_entry_drop(cache, refs[i]);
+    for (uint32_t i = 0; i < cache->max_seqs; i++)
+        if (cache->seqs[i].id)
+            detach(cache, &cache->seqs[i], failed_step);
+}
+
+/* ---- What has ended ------------------------------------------------------ */
+
+static void finish_load(weir_cache *cache, struct flight *flight)
+{
+    uint32_t n_failed = 0;
+    int32_t next;
+    for (int32_t page = flight->loads.first; page; page = next) {
+        next = cache->device_pages[page].next;
+        int32_t host_page = cache->device_pages[page].partner;
+        int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, page);
+        if (ref >= 0) {
+            cache->entries[ref].flags &= ~(uint32_t)ENTRY_LOADING;
+            cache->entries[ref].load_step = 0;
+            if (flight->load_failed)
+                cache->wanted[n_failed++] = ref;
+        }
+        weir_tier_unpin(cache, DEVICE, page);
+        weir_tier_unpin(cache, HOST, host_page);
+    }
+    if (flight->load_failed)
+        cache->stats.load_failed_pages += flight->loads.count;
+    else
+        cache->stats.loaded_pages += flight->loads.count;
+    flight->loads = (struct page_chain){ 0 };
+    if (n_failed)
+        drop_failed(cache, cache->wanted, n_failed, 0);
+}
+
+/* What a failed step has written is wrong; rare, so that a scan will do. */
+static void finish_step(weir_cache *cache, struct flight *flight)
+{
+    flight->step_finished = true;
+    if (!flight->step_failed)
+        return;
+    uint32_t n = 0;
+    for (uint32_t ref = 0; ref < cache->n_entries; ref++)
+        if ((cache->entries[ref].flags & ENTRY_LIVE) && cache->entries[ref].writer == flight->id)
+            cache->wanted[n++] = (int32_t)ref;
+    drop_failed(cache, cache->wanted, n, flight->id);
+}
+
+/* Not by the ranks' bits: a report strikes them out before its items are taken. */
+static void retire(weir_cache *cache, struct flight *flight)
+{
+    if (!flight->step_finished || flight->loads.count)
+        return;
+    flight->id = 0;
+    cache->n_flights--;
+}
+
+static struct write_back *write_of(const weir_cache *cache, uint64_t ticket)
+{
+    struct write_back *write = &cache->writes[ticket % cache->max_write_backs];
+    return ticket && write->ticket == ticket ? write : NULL;
+}
+
+/* The ranks that have not reported an item's work; NULL if it is not in
+ * flight. */
+static uint64_t *ranks_of(weir_cache *cache, const weir_report_item *item)
+{
+    if (item->kind == WEIR_REPORT_WRITE_BACK) {
+        struct write_back *write = write_of(cache, item->number);
+        return write ? &write->ranks : NULL;
+    }
+    struct flight *flight = flight_of(cache, item->number);
+    if (!flight)
+        return NULL;
+    return item->kind == WEIR_REPORT_STEP ? &flight->step_ranks : &flight->load_ranks;
+}
+
+static void take_item(weir_cache *cache, const weir_report_item *item)
+{
+    bool failed = item->rc != 0;
+    if (item->kind == WEIR_REPORT_WRITE_BACK) {
+        struct write_back *write = write_of(cache, item->number);
+        write->failed |= failed;
+        if (write->ranks)
+            return;
+        weir_write_finish(cache, &write->pages, write->failed);
+        write->ticket = 0;
+        cache->n_writes--;
+        return;
+    }
+    struct flight *flight = flight_of(cache, item->number);
+    if (item->kind == WEIR_REPORT_STEP) {
+        flight->step_failed |= failed;
+        if (flight->step_ranks == 0)
+            finish_step(cache, flight);
+    } else {
+        flight->load_failed |= failed;
+        if (flight->load_ranks == 0)
+            finish_load(cache, flight);
+    }
+    retire(cache, flight);
+}
+
+int weir_cache_report(weir_cache *cache, uint32_t rank_index, const void *report, size_t bytes)
+{
+    if (!cache)
+        return -EINVAL;
+    if (rank_index >= cache->n_ranks)
+        return weir_invalid(&cache->log, "report: rank_index is %u, there are %u ranks", rank_index,
+                            cache->n_ranks);
+    const weir_report_item *items;
+    size_t n;
+    int rc = weir_report_decode(&items, &n, report, bytes, &cache->log);
+    if (rc)
+        return rc;
+    /* Strike all items out first: a report is taken whole or not at all. */
+    uint64_t bit = UINT64_C(1) << rank_index;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t *ranks = ranks_of(cache, &items[i]);
+        if (ranks && (*ranks & bit)) {
+            *ranks &= ~bit;
+            continue;
+        }
+        while (i-- > 0)
+            *ranks_of(cache, &items[i]) |= bit;
+        return weir_invalid(&cache->log, "report: an item is not in flight on rank %u", rank_index);
+    }
+    for (size_t i = 0; i < n; i++)
+        take_item(cache, &items[i]);
+    return 0;
+}
+
+/* ---- Polling ------------------------------------------------------------- */
+
+/* Tells those in line whose turn has come. */
+static void serve_claims(weir_cache *cache)
+{
+    uint32_t available = weir_tier_available(&cache->tiers[DEVICE]);
+    uint32_t claimed = 0;
+    for (int32_t i = cache->claim_first; i >= 0; i = cache->seqs[i].claim_next) {
+        struct seq *seq = &cache->seqs[i];
+        claimed += seq->n_claimed;
+        if (claimed > available)
+            return;
+        if (seq->claim_told)
+            continue;
+        seq->claim_told = seq->tell_ready = true;
+        weir_seq_queue_event(cache, seq);
+    }
+}
+
+static weir_cache_event next_event(weir_cache *cache)
+{
+    struct seq *seq = &cache->seqs[cache->event_first];
+    weir_cache_event event = { .seq = weir_seq_handle(cache, seq), .user = seq->user };
+    if (seq->tell_failed) {
+        seq->tell_failed = false;
+        event.kind = WEIR_EVENT_LOAD_FAILED;
+        event.rc = -EIO;
+        event.good_tokens = seq->good_tokens;
+    } else {
+        seq->tell_ready = false;
+        event.kind = WEIR_EVENT_RESERVE_READY;
+        event.good_tokens = seq->n_committed;
+    }
+    if (!seq->tell_failed && !seq->tell_ready) {
+        cache->event_first = seq->event_next;
+        if (cache->event_first < 0)
+            cache->event_last = -1;
+        seq->event_queued = false;
+    }
+    return event;
+}
+
+int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events, size_t capacity,
+                    size_t *n)
+{
+    if (!cache)
+        return -EINVAL;
+    if (!n || (!events && capacity))
+        return weir_invalid(&cache->log, "poll: n is NULL, or events is NULL and capacity is %zu",
+                            capacity);
+    if (now_ns < cache->now_ns)
+        return weir_invalid(&cache->log, "poll: now_ns goes back from %llu to %llu",
+                            (unsigned long long)cache->now_ns, (unsigned long long)now_ns);
+    cache->now_ns = now_ns;
+
+    struct tier *device = &cache->tiers[DEVICE];
+    uint32_t room = device->window > cache->n_claimed ? device->window : cache->n_claimed;
+    weir_tier_make_room(cache, DEVICE, room);
+    weir_tier_make_room(cache, HOST, cache->tiers[HOST].window);
+    if (cache->n_claimed)
+        serve_claims(cache);
+
+    size_t taken = 0;
+    while (taken < capacity && cache->event_first >= 0)
+        events[taken++] = next_event(cache);
+    if (taken < capacity && cache->write_queue.count && !cache->write_told && !cache->step_open) {
+        cache->write_told = true;
+        events[taken++] = (weir_cache_event){ .kind = WEIR_EVENT_WRITE_WAITING };
+    }
+    *n = taken;
+    return 0;
+}

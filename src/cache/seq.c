@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/brain.h"
+
+#include "pool/step_set.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_SEQ (-1)
+
+/* ---- Handles ------------------------------------------------------------- */
+
+/* An id is generation << 32 | slot + 1. */
+weir_seq weir_seq_handle(weir_cache *cache, const struct seq *seq)
+{
+    return (weir_seq){ cache, seq->id };
+}
+
+struct seq *weir_seq_find(weir_seq handle, int *rc)
+{
+    *rc = -EINVAL;
+    if (!handle.cache)
+        return NULL;
+    uint64_t slot = (handle.id & UINT32_MAX) - 1;
+    if (slot >= handle.cache->max_seqs) {
+        weir_log_line(&handle.cache->log, WEIR_LOG_ERROR, "seq: not a handle of this cache");
+        return NULL;
+    }
+    struct seq *seq = &handle.cache->seqs[slot];
+    *rc = -ESTALE;
+    if (seq->id != handle.id || seq->closing)
+        return NULL;
+    *rc = 0;
+    return seq;
+}
+
+/* ---- Open and close ------------------------------------------------------ */
+
+void weir_seq_params_init(weir_seq_params *params)
+{
+    if (params)
+        *params = (weir_seq_params){ .struct_size = sizeof *params, .compute_at_least = 1 };
+}
+
+void weir_request_init(weir_request *request)
+{
+    if (request)
+        *request = (weir_request){ .struct_size = sizeof *request, .use_hit = WEIR_ALL_TOKENS };
+}
+
+static int check_key(const weir_cache *cache, const weir_key *key)
+{
+    if (!key)
+        return weir_invalid(&cache->log, "key: is NULL");
+    if (key->n_tokens == 0 || key->n_tokens > INT32_MAX || !key->tokens)
+        return weir_invalid(&cache->log, "key: %zu tokens, must be 1 to %d and not NULL",
+                            key->n_tokens, INT32_MAX);
+    return 0;
+}
+
+static int grow_tokens(struct seq *seq, size_t n)
+{
+    if (n <= seq->tokens_capacity)
+        return 0;
+    size_t capacity = seq->tokens_capacity ? seq->tokens_capacity : 256;
+    while (capacity < n)
+        capacity *= 2;
+    int32_t *grown = realloc(seq->tokens, capacity * sizeof *grown);
+    if (!grown)
+        return -ENOMEM;
+    seq->tokens = grown;
+    seq->tokens_capacity = capacity;
+    return 0;
+}
+
+int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
+                  const weir_seq_params *params)
+{
+    weir_seq_params defaults;
+    weir_seq_params_init(&defaults);
+    if (!params)
+        params = &defaults;
+    if (!cache)
+        return -EINVAL;
+    if (!handle)
+        return weir_invalid(&cache->log, "seq_open: seq is NULL");
+    if (params->struct_size != sizeof *params)
+        return weir_invalid(&cache->log, "seq_open: params.struct_size is %u, not %zu",
+                            params->struct_size, sizeof *params);
+    int rc = check_key(cache, key);
+    if (rc)
+        return rc;
+    if (cache->free_seq == NO_SEQ)
+        return -ENOSPC;
+
+    struct seq *seq = &cache->seqs[cache->free_seq];
+    rc = grow_tokens(seq, key->n_tokens);
+    if (rc)
+        return rc;
+    int32_t root;
+    rc = weir_radix_hold_root(cache->radix, key->fields, key->n_fields, &root);
+    if (rc == -EINVAL)
+        return weir_invalid(&cache->log, "key: more than %u fields, or one over %u bytes or NULL",
+                            WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
+    if (rc)
+        return rc;
+
+    int32_t slot = cache->free_seq;
+    cache->free_seq = seq->free_next;
+    memcpy(seq->tokens, key->tokens, key->n_tokens * sizeof *seq->tokens);
+    *seq = (struct seq){
+        .id = (uint64_t)++seq->generation << 32 | (uint64_t)(slot + 1),
+        .generation = seq->generation,
+        .user = params->user,
+        .compute_at_least = params->compute_at_least,
+        .root = root,
+        .tokens = seq->tokens,
+        .tokens_capacity = seq->tokens_capacity,
+        .n_key = key->n_tokens,
+        .n_tokens = key->n_tokens,
+        .good_tokens = SIZE_MAX,
+        .pages = seq->pages,
+        .pages_capacity = seq->pages_capacity,
+        .claim_next = NO_SEQ,
+        .claim_previous = NO_SEQ,
+        .event_next = NO_SEQ,
+        .step_next = NO_SEQ,
+        .free_next = NO_SEQ,
+    };
+    cache->n_seqs++;
+    *handle = weir_seq_handle(cache, seq);
+    return 0;
+}
+
+static void unqueue_event(weir_cache *cache, struct seq *seq)
+{
+    if (!seq->event_queued)
+        return;
+    int32_t index = seq_index(cache, seq);
+    int32_t before = NO_SEQ;
+    for (int32_t i = cache->event_first; i != index; i = cache->seqs[i].event_next)
+        before = i;
+    if (before == NO_SEQ)
+        cache->event_first = seq->event_next;
+    else
+        cache->seqs[before].event_next = seq->event_next;
+    if (cache->event_last == index)
+        cache->event_last = before;
+    seq->event_queued = false;
+}
+
+void weir_seq_queue_event(weir_cache *cache, struct seq *seq)
+{
+    if (seq->event_queued)
+        return;
+    int32_t index = seq_index(cache, seq);
+    seq->event_queued = true;
+    seq->event_next = NO_SEQ;
+    if (cache->event_last == NO_SEQ)
+        cache->event_first = index;
+    else
+        cache->seqs[cache->event_last].event_next = index;
+    cache->event_last = index;
+}
+
+static void let_go(weir_cache *cache, const struct seq *seq, const struct seq_page *sp)
+{
+    weir_page_pool *pool = cache->tiers[DEVICE].pool;
+    weir_page_pool_add_steps(pool, sp->page, &seq->steps);
+    weir_device_let_go(cache, sp->page);
+    if (sp->guard)
+        weir_device_let_go(cache, sp->guard);
+    if (sp->ref < 0)
+        return;
+    const struct entry *entry = &cache->entries[sp->ref];
+    if ((entry->flags & ENTRY_LOADING) && entry->load_step == 0 &&
+        cache->device_pages[entry->page[DEVICE]].users == 0)
+        weir_entry_cancel_load(cache, sp->ref);
+}
+
+void weir_seq_release(weir_cache *cache, struct seq *seq)
+{
+    weir_seq_drop_claim(cache, seq);
+    unqueue_event(cache, seq);
+    /* The last page first: leaves become candidates before their parents. */
+    for (uint32_t i = seq->n_pages; i-- > 0;)
+        let_go(cache, seq, &seq->pages[i]);
+    weir_radix_release_root(cache->radix, seq->root);
+    seq->id = 0;
+    seq->n_pages = 0;
+    seq->closing = false;
+    seq->free_next = cache->free_seq;
+    cache->free_seq = seq_index(cache, seq);
+    cache->n_seqs--;
+}
+
+int weir_seq_close(weir_seq *handle)
+{
+    if (!handle)
+        return -EINVAL;
+    if (!handle->cache && handle->id == 0)
+        return 0;
+    int rc;
+    struct seq *seq = weir_seq_find(*handle, &rc);
+    if (!seq)
+        return rc;
+    if (seq->in_step)
+        seq->closing = true;
+    else
+        weir_seq_release(handle->cache, seq);
+    *handle = (weir_seq){ 0 };
+    return 0;
+}
+
+/* ---- Committing ---------------------------------------------------------- */
+
+/* A page that the index holds already. Its device copy is guarded, so that the
+ * path below it stays whole; ours goes on serving this sequence alone. If it is
+ * on the host only, our page becomes its device copy. */
+static void commit_onto(weir_cache *cache, struct seq_page *sp, int32_t ref, uint64_t writer)
+{
+    struct entry *entry = &cache->entries[ref];
+    sp->ref = ref;
+    if (entry->page[DEVICE]) {
+        sp->guard = entry->page[DEVICE];
+        weir_device_hold(cache, sp->guard);
+        cache->stats.duplicate_pages++;
+    } else {
+        entry->writer = writer;
+        weir_tier_gain(cache, DEVICE, ref, sp->page);
+    }
+    weir_tier_use(cache, ref);
+}
+
+void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
+{
+    seq->n_committed += seq->n_pending;
+    seq->n_pending = 0;
+    uint32_t full = (uint32_t)(seq->n_committed / cache->page_tokens);
+    if (seq->detached || full <= seq->n_indexed)
+        return;
+
+    uint32_t first = seq->n_indexed, n = full - first, n_there = 0, n_wanted = 0;
+    int32_t place = first ? seq->pages[first - 1].ref : seq->root;
+    int rc =
+        weir_radix_insert(cache->radix, place, seq->tokens + (size_t)first * cache->page_tokens, n,
+                          cache->path, &n_there);
+    if (rc) {
+        /* Each entry has a page of its own and there are slots for all pages. */
+        weir_log_line(&cache->log, WEIR_LOG_ERROR, "commit: the index is full");
+        seq->detached = true;
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct seq_page *sp = &seq->pages[first + i];
+        int32_t ref = cache->path[i];
+        if (i < n_there) {
+            commit_onto(cache, sp, ref, writer);
+            continue;
+        }
+        weir_entry_make(cache, ref, first + i);
+        cache->entries[ref].writer = writer;
+        sp->ref = ref;
+        weir_tier_gain(cache, DEVICE, ref, sp->page);
+        if (cache->tiers[HOST].pool &&
+            weir_write_ask(cache, ref, WEIR_WRITE_ON_COMMIT) == WEIR_WRITE_NOW)
+            cache->wanted[n_wanted++] = ref;
+    }
+    seq->n_indexed = full;
+    cache->stats.committed_pages += n;
+    if (n_wanted)
+        weir_write_queue(cache, cache->wanted, n_wanted);
+}
+
+int weir_seq_commit(weir_seq handle, const int32_t *tokens, size_t n)
+{
+    int rc;
+    struct seq *seq = weir_seq_find(handle, &rc);
+    if (!seq)
+        return rc;
+    weir_cache *cache = handle.cache;
+    if (seq->failed)
+        return -EIO;
+    size_t from = seq->n_committed + seq->n_pending;
+    size_t room = (size_t)seq->n_pages * cache->page_tokens - from;
+    if (n > room)
+        return weir_invalid(&cache->log, "seq_commit: n is %zu, pages are reserved for %zu more", n,
+                            room);
+    if (!seq->in_step && seq->steps.newest == 0)
+        return weir_invalid(&cache->log, "seq_commit: the sequence was in no step");
+    size_t of_key = from < seq->n_key ? seq->n_key - from : 0;
+    of_key = of_key < n ? of_key : n;
+    if (!tokens && of_key < n)
+        return weir_invalid(&cache->log,
+                            "seq_commit: tokens is NULL and the key has %zu more, not "
+                            "%zu",
+                            of_key, n);
+    if (tokens && memcmp(tokens, seq->tokens + from, of_key * sizeof *tokens) != 0)
+        return weir_invalid(&cache->log, "seq_commit: tokens differ from the key's from %zu on",
+                            from);
+    rc = grow_tokens(seq, from + n);
+    if (rc)
+        return rc;
+    if (n > of_key)
+        memcpy(seq->tokens + from + of_key, tokens + of_key, (n - of_key) * sizeof *tokens);
+    if (seq->n_tokens < from + n)
+        seq->n_tokens = from + n;
+    seq->n_pending += n;
+    if (!seq->in_step)
+        weir_seq_apply_commit(cache, seq, seq->steps.newest);
+    return 0;
+}
+
+/* ---- Looking ------------------------------------------------------------- */
+
+int weir_seq_get_info(weir_seq handle, weir_seq_info *info)
+{
+    int rc;
+    struct seq *seq = weir_seq_find(handle, &rc);
+    if (!seq)
+        return rc;
+    if (!info)
+        return weir_invalid(&handle.cache->log, "seq_get_info: info is NULL");
+    *info = (weir_seq_info){
+        .n_tokens = seq->n_tokens,
+        .n_committed = seq->n_committed + seq->n_pending,
+        .n_hit = seq->n_hit,
+        .n_reserved = (size_t)seq->n_pages * handle.cache->page_tokens,
+        .user = seq->user,
+    };
+    return 0;
+}
+
+int weir_seq_pages(weir_seq handle, size_t from, uint32_t kernel_page_tokens, int32_t *table,
+                   size_t capacity, size_t *n)
+{
+    int rc;
+    struct seq *seq = weir_seq_find(handle, &rc);
+    if (!seq)
+        return rc;
+    weir_cache *cache = handle.cache;
+    if (!n || (!table && capacity))
+        return weir_invalid(&cache->log,
+                            "seq_pages: n is NULL, or table is NULL and capacity is "
+                            "%zu",
+                            capacity);
+    if (kernel_page_tokens == 0 || cache->page_tokens % kernel_page_tokens)
+        return weir_invalid(&cache->log, "seq_pages: kernel_page_tokens is %u, must divide %u",
+                            kernel_page_tokens, cache->page_tokens);
+    if (from % kernel_page_tokens)
+        return weir_invalid(&cache->log, "seq_pages: from is %zu, not a multiple of %u", from,
+                            kernel_page_tokens);
+    uint32_t ratio = cache->page_tokens / kernel_page_tokens;
+    size_t all = (size_t)seq->n_pages * ratio;
+    size_t first = from / kernel_page_tokens;
+    *n = first < all ? all - first : 0;
+    if (*n > capacity)
+        return -ENOSPC;
+    for (size_t i = 0; i < *n; i++) {
+        size_t kernel_page = first + i;
+        table[i] =
+            seq->pages[kernel_page / ratio].page * (int32_t)ratio + (int32_t)(kernel_page % ratio);
+    }
+    return 0;
+}

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <weir/radix.h>
+
+#include "base/extents.h"
+#include "radix/roots.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* The tree lives in an array of slots, one a page; a page's ref is its slot,
+ * and its tokens lie at tokens[slot * page_tokens]. A node is a run of slots:
+ *
+ *   slot      4    5    6    7    8    9
+ *            ┌──────────────┐┌─────────┐
+ *   node     │ A0   A1   A2 ││ B0   B1 │      node_start: bits 4 and 7
+ *            └──────────────┘└─────────┘
+ *   parent    root           6 (A2)
+ *
+ * so a node's tokens are contiguous and one memcmp compares it with a key. The
+ * node of a page is the last node start at or before it, and a split
+ *
+ *            ┌────┐┌────────┐┌─────────┐
+ *            │ A0 ││ A1  A2 ││ B0   B1 │      node_start: 4, 5 and 7
+ *            └────┘└────────┘└─────────┘
+ *
+ * sets one bit and moves nothing: refs stay. Children of a node hang below its
+ * last page, in a sibling list; a child is found by a hash table over all
+ * nodes, keyed by the parent page and XXH3 of the child's first page.
+ *
+ * Invariants: free slots are those of the extents; a node lies within used
+ * slots and ends where the next node starts or a free slot begins; its parent
+ * is a root or the last page of another node; every node is in the table and in
+ * its parent's list. */
+
+struct node { /* valid at a node's first slot */
+    int32_t parent;
+    uint32_t n_pages;
+    int32_t first_child;
+    int32_t next;
+    int32_t previous;
+    uint32_t hash;
+};
+
+struct weir_radix {
+    uint32_t page_tokens;
+    uint32_t max_pages;
+    size_t page_bytes; /* of tokens */
+    uint64_t clock;
+    struct weir_roots *roots;
+    struct weir_extents free_slots;
+    struct weir_bitmap node_start;
+    struct node *nodes;
+    uint64_t *last_use;
+    int32_t *tokens;
+    int32_t *table; /* first slots of nodes, -1: empty; linear probing */
+    uint32_t table_mask;
+};
+
+int weir_radix_create(weir_radix **out, uint32_t page_tokens, uint32_t max_pages)
+{
+    if (!out || page_tokens == 0 || page_tokens > 1024 || max_pages == 0 || max_pages >= 1u << 30)
+        return -EINVAL;
+    weir_radix *radix = calloc(1, sizeof *radix);
+    if (!radix)
+        return -ENOMEM;
+    radix->page_tokens = page_tokens;
+    radix->max_pages = max_pages;
+    radix->page_bytes = page_tokens * sizeof(int32_t);
+
+    size_t table_size = 16;
+    while (table_size < (size_t)max_pages * 2)
+        table_size *= 2;
+    radix->table_mask = (uint32_t)(table_size - 1);
+    radix->table = malloc(table_size * sizeof *radix->table);
+    radix->nodes = malloc((size_t)max_pages * sizeof *radix->nodes);
+    radix->last_use = malloc((size_t)max_pages * sizeof *radix->last_use);
+    radix->tokens = malloc((size_t)max_pages * radix->page_bytes);
+    if (!radix->table || !radix->nodes || !radix->last_use || !radix->tokens ||
+        weir_roots_create(&radix->roots) || weir_extents_create(&radix->free_slots, max_pages) ||
+        weir_bitmap_create(&radix->node_start, max_pages)) {
+        weir_radix_destroy(&radix);
+        return -ENOMEM;
+    }
+    memset(radix->table, 0xff, table_size * sizeof *radix->table);
+    *out = radix;
+    return 0;
+}
+
+void weir_radix_destroy(weir_radix **out)
+{
+    if (!out || !*out)
+        return;
+    weir_radix *radix = *out;
+    weir_roots_destroy(&radix->roots);
+    weir_extents_destroy(&radix->free_slots);
+    weir_bitmap_destroy(&radix->node_start);
+    free(radix->nodes);
+    free(radix->last_use);
+    free(radix->tokens);
+    free(radix->table);
+    free(radix);
+    *out = NULL;
+}
+
+/* ---- Slots and nodes ----------------------------------------------------- */
+
+static bool is_page(const weir_radix *radix, int32_t ref)
+{
+    return ref >= 0 && (uint32_t)ref < radix->max_pages &&
+           !weir_extents_has(&radix->free_slots, (uint32_t)ref);
+}
+
+static bool is_place(const weir_radix *radix, int32_t place)
+{
+    return place >= 0 ? is_page(radix, place) : weir_roots_has(radix->roots, place);
+}
+
+static uint32_t node_of(const weir_radix *radix, int32_t ref)
+{
+    return weir_bitmap_previous(&radix->node_start, (uint32_t)ref);
+}
+
+static int32_t *page_tokens_of(const weir_radix *radix, int32_t ref)
+{
+    return radix->tokens + (size_t)ref * radix->page_tokens;
+}
+
+static uint32_t last_page(const weir_radix *radix, uint32_t node)
+{
+    return node + radix->nodes[node].n_pages - 1;
+}
+
+/* The head of the list of nodes below a place; NULL below a page that is not
+ * the last of its node, whose only child is the page after it. */
+static int32_t *children_of(const weir_radix *radix, int32_t place)
+{
+    if (place < 0)
+        return weir_roots_first_child(radix->roots, place);
+    uint32_t node = node_of(radix, place);
+    return last_page(radix, node) == (uint32_t)place ? &radix->nodes[node].first_child : NULL;
+}
+
+static uint32_t hash_of(const weir_radix *radix, int32_t parent, const int32_t *tokens)
+{
+    return (uint32_t)XXH3_64bits_withSeed(tokens, radix->page_bytes, (uint32_t)parent);
+}
+
+/* ---- The table of nodes -------------------------------------------------- */
+
+static void table_add(weir_radix *radix, uint32_t node)
+{
+    uint32_t i = radix->nodes[node].hash & radix->table_mask;
+    while (radix->table[i] >= 0)
+        i = (i + 1) & radix->table_mask;
+    radix->table[i] = (int32_t)node;
+}
+
+static void table_remove(weir_radix *radix, uint32_t node)
+{
+    uint32_t mask = radix->table_mask;
+    uint32_t hole = radix->nodes[node].hash & mask;
+    while (radix->table[hole] != (int32_t)node)
+        hole = (hole + 1) & mask;
+    /* Move back what a search would no longer reach across the hole. */
+    for (uint32_t i = (hole + 1) & mask; radix->table[i] >= 0; i = (i + 1) & mask) {
+        uint32_t home = radix->nodes[radix->table[i]].hash & mask;
+        if (((i - home) & mask) >= ((i - hole) & mask)) {
+            radix->table[hole] = radix->table[i];
+            hole = i;
+        }
+    }
+    radix->table[hole] = -1;
+}
+
+/* Enters a new node into the table and its parent's list. Its tokens are set. */
+static void link_node(weir_radix *radix, uint32_t node, int32_t parent, uint32_t n_pages)
+{
+    int32_t *head = children_of(radix, parent);
+    radix->nodes[node] = (struct node){
+        .parent = parent,
+        .n_pages = n_pages,
+        .first_child = -1,
+        .next = *head,
+        .previous = -1,
+        .hash = hash_of(radix, parent, page_tokens_of(radix, (int32_t)node)),
+    };
+    if (*head >= 0)
+        radix->nodes[*head].previous = (int32_t)node;
+    *head = (int32_t)node;
+    weir_bitmap_set(&radix->node_start, node);
+    table_add(radix, node);
+}
+
+static void unlink_node(weir_radix *radix, uint32_t node)
+{
+    struct node *n = &radix->nodes[node];
+    table_remove(radix, node);
+    if (n->next >= 0)
+        radix->nodes[n->next].previous = n->previous;
+    if (n->previous >= 0)
+        radix->nodes[n->previous].next = n->next;
+    else
+        *children_of(radix, n->parent) = n->next;
+    weir_bitmap_clear(&radix->node_start, node);
+    if (n->parent < 0)
+        weir_roots_free_if_unused(radix->roots, n->parent);
+}
+
+/* Makes `ref` the last page of its node; what follows becomes a node below it
+ * and keeps the children. */
+static void split_after(weir_radix *radix, int32_t ref)
+{
+    uint32_t upper = node_of(radix, ref);
+    uint32_t lower = (uint32_t)ref + 1;
+    uint32_t n_lower = last_page(radix, upper) - (uint32_t)ref;
+    int32_t children = radix->nodes[upper].first_child;
+    radix->nodes[upper].n_pages -= n_lower;
+    radix->nodes[upper].first_child = -1;
+    link_node(radix, lower, ref, n_lower);
+    radix->nodes[lower].first_child = children;
+}
+
+/* ---- Roots --------------------------------------------------------------- */
+
+int weir_radix_find_root(const weir_radix *radix, const weir_field *fields, size_t n_fields,
+                         int32_t *root)
+{
+    if (!radix || !root)
+        return -EINVAL;
+    return weir_roots_find(radix->roots, fields, n_fields, root);
+}
+
+int weir_radix_hold_root(weir_radix *radix, const weir_field *fields, size_t n_fields,
+                         int32_t *root)
+{
+    if (!radix || !root)
+        return -EINVAL;
+    int32_t place;
+    int rc = weir_roots_find(radix->roots, fields, n_fields, &place);
+    if (rc == -ENOENT)
+        rc = weir_roots_add(radix->roots, fields, n_fields, &place);
+    if (rc)
+        return rc;
+    weir_roots_hold(radix->roots, place);
+    *root = place;
+    return 0;
+}
+
+void weir_radix_release_root(weir_radix *radix, int32_t root)
+{
+    if (radix)
+        weir_roots_release(radix->roots, root);
+}
+
+/* ---- Matching ------------------------------------------------------------ */
+
+/* How many leading pages of `tokens`, at most n, equal the pages from `ref` on. */
+static uint32_t equal_pages(const weir_radix *radix, int32_t ref, const int32_t *tokens, uint32_t n)
+{
+    const int32_t *mine = page_tokens_of(radix, ref);
+    if (memcmp(mine, tokens, n * radix->page_bytes) == 0)
+        return n;
+    uint32_t equal = 0;
+    while (memcmp(mine + (size_t)equal * radix->page_tokens,
+                  tokens + (size_t)equal * radix->page_tokens, radix->page_bytes) == 0)
+        equal++;
+    return equal;
+}
+
+/* The pages that continue `place` and equal the key: *first and their number,
+ * at most n, all of one node. */
+static uint32_t step_down(const weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n,
+                          int32_t *first)
+{
+    if (place >= 0) {
+        uint32_t last = last_page(radix, node_of(radix, place));
+        uint32_t rest = last - (uint32_t)place;
+        if (rest) {
+            *first = place + 1;
+            return equal_pages(radix, place + 1, tokens, rest < n ? rest : n);
+        }
+    }
+    uint32_t hash = hash_of(radix, place, tokens);
+    for (uint32_t i = hash & radix->table_mask; radix->table[i] >= 0;
+         i = (i + 1) & radix->table_mask) {
+        const struct node *node = &radix->nodes[radix->table[i]];
+        if (node->hash != hash || node->parent != place)
+            continue;
+        *first = radix->table[i];
+        uint32_t equal = equal_pages(radix, *first, tokens, node->n_pages < n ? node->n_pages : n);
+        if (equal)
+            return equal;
+    }
+    return 0;
+}
+
+uint32_t weir_radix_peek(const weir_radix *radix, int32_t place, const int32_t *tokens,
+                         size_t n_tokens, int32_t *refs, uint32_t capacity)
+{
+    if (!radix || !is_place(radix, place) || (n_tokens && !tokens))
+        return 0;
+    size_t whole = n_tokens / radix->page_tokens;
+    uint32_t n = whole < capacity ? (uint32_t)whole : capacity;
+    uint32_t found = 0;
+    while (found < n) {
+        int32_t first;
+        uint32_t equal =
+            step_down(radix, place, tokens + (size_t)found * radix->page_tokens, n - found, &first);
+        if (equal == 0)
+            break;
+        if (refs)
+            for (uint32_t i = 0; i < equal; i++)
+                refs[found + i] = first + (int32_t)i;
+        found += equal;
+        place = first + (int32_t)equal - 1;
+    }
+    return found;
+}
+
+uint32_t weir_radix_match(weir_radix *radix, int32_t place, const int32_t *tokens, size_t n_tokens,
+                          int32_t *refs, uint32_t capacity)
+{
+    uint32_t found = weir_radix_peek(radix, place, tokens, n_tokens, refs, capacity);
+    if (refs)
+        weir_radix_touch(radix, refs, found);
+    return found;
+}
+
+void weir_radix_touch(weir_radix *radix, const int32_t *refs, uint32_t n)
+{
+    if (!radix || !refs)
+        return;
+    radix->clock++;
+    for (uint32_t i = 0; i < n; i++)
+        if (is_page(radix, refs[i]))
+            radix->last_use[refs[i]] = radix->clock;
+}
+
+/* ---- Changing ------------------------------------------------------------ */
+
+/* Puts up to n pages behind the last page of a leaf, into the slots that
+ * follow it, and returns how many. */
+static uint32_t append(weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n)
+{
+    uint32_t slot = (uint32_t)place + 1;
+    if (place < 0 || slot >= radix->max_pages || !weir_extents_has(&radix->free_slots, slot))
+        return 0;
+    struct node *node = &radix->nodes[node_of(radix, place)];
+    if (node->first_child >= 0)
+        return 0;
+    struct weir_extent extent = weir_extents_around(&radix->free_slots, slot);
+    uint32_t length = extent.length < n ? extent.length : n;
+    weir_extents_remove(&radix->free_slots, slot, length);
+    memcpy(page_tokens_of(radix, (int32_t)slot), tokens, length * radix->page_bytes);
+    node->n_pages += length;
+    return length;
+}
+
+/* Puts up to n pages into a node of their own below `place`. */
+static uint32_t branch(weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n,
+                       int32_t *first)
+{
+    struct weir_extent extent = weir_extents_best_fit(&radix->free_slots, n);
+    if (extent.length == 0)
+        extent = weir_extents_longest(&radix->free_slots);
+    uint32_t length = extent.length < n ? extent.length : n;
+    weir_extents_remove(&radix->free_slots, extent.start, length);
+    *first = (int32_t)extent.start;
+    memcpy(page_tokens_of(radix, *first), tokens, length * radix->page_bytes);
+    link_node(radix, extent.start, place, length);
+    return length;
+}
+
+int weir_radix_insert(weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n_pages,
+                      int32_t *refs, uint32_t *n_there)
+{
+    if (!radix || !n_there || !is_place(radix, place) || (n_pages && (!tokens || !refs)))
+        return -EINVAL;
+    uint32_t found =
+        weir_radix_peek(radix, place, tokens, (size_t)n_pages * radix->page_tokens, refs, n_pages);
+    if (n_pages - found > radix->free_slots.n_present)
+        return -ENOSPC;
+    if (found)
+        place = refs[found - 1];
+
+    uint32_t done = found;
+    if (done < n_pages && place >= 0 && last_page(radix, node_of(radix, place)) != (uint32_t)place)
+        split_after(radix, place);
+    while (done < n_pages) {
+        const int32_t *rest = tokens + (size_t)done * radix->page_tokens;
+        int32_t first = place + 1;
+        uint32_t length = append(radix, place, rest, n_pages - done);
+        if (length == 0)
+            length = branch(radix, place, rest, n_pages - done, &first);
+        for (uint32_t i = 0; i < length; i++)
+            refs[done + i] = first + (int32_t)i;
+        done += length;
+        place = first + (int32_t)length - 1;
+    }
+    *n_there = found;
+    weir_radix_touch(radix, refs, n_pages);
+    return 0;
+}
+
+int weir_radix_remove(weir_radix *radix, int32_t ref)
+{
+    if (!radix || !is_page(radix, ref))
+        return -EINVAL;
+    uint32_t node = node_of(radix, ref);
+    if (last_page(radix, node) != (uint32_t)ref || radix->nodes[node].first_child >= 0)
+        return -EBUSY;
+    if (--radix->nodes[node].n_pages == 0)
+        unlink_node(radix, node);
+    weir_extents_add(&radix->free_slots, (uint32_t)ref);
+    return 0;
+}
+
+/* ---- Walking ------------------------------------------------------------- */
+
+int32_t weir_radix_parent(const weir_radix *radix, int32_t ref)
+{
+    if (!radix || !is_page(radix, ref))
+        return WEIR_RADIX_NONE;
+    return weir_bitmap_test(&radix->node_start, (uint32_t)ref) ? radix->nodes[ref].parent : ref - 1;
+}
+
+int32_t weir_radix_first_child(const weir_radix *radix, int32_t place)
+{
+    if (!radix || !is_place(radix, place))
+        return WEIR_RADIX_NONE;
+    const int32_t *head = children_of(radix, place);
+    return head ? *head : place + 1;
+}
+
+int32_t weir_radix_next_sibling(const weir_radix *radix, int32_t ref)
+{
+    if (!radix || !is_page(radix, ref) || !weir_bitmap_test(&radix->node_start, (uint32_t)ref))
+        return WEIR_RADIX_NONE;
+    return radix->nodes[ref].next;
+}
+
+const int32_t *weir_radix_tokens(const weir_radix *radix, int32_t ref)
+{
+    return radix && is_page(radix, ref) ? page_tokens_of(radix, ref) : NULL;
+}
+
+uint64_t weir_radix_last_use(const weir_radix *radix, int32_t ref)
+{
+    return radix && is_page(radix, ref) ? radix->last_use[ref] : 0;
+}
+
+uint32_t weir_radix_pages(const weir_radix *radix)
+{
+    return radix ? radix->max_pages - radix->free_slots.n_present : 0;
+}
+
+size_t weir_radix_bytes(const weir_radix *radix)
+{
+    if (!radix)
+        return 0;
+    return sizeof *radix + weir_roots_bytes(radix->roots) + weir_extents_bytes(&radix->free_slots) +
+           radix->node_start.bytes + ((size_t)radix->table_mask + 1) * sizeof *radix->table +
+           (size_t)radix->max_pages *
+               (sizeof *radix->nodes + sizeof *radix->last_use + radix->page_bytes);
+}
+
+/* ---- Checking ------------------------------------------------------------ */
+
+static bool in_table(const weir_radix *radix, uint32_t node)
+{
+    for (uint32_t i = radix->nodes[node].hash & radix->table_mask; radix->table[i] >= 0;
+         i = (i + 1) & radix->table_mask)
+        if (radix->table[i] == (int32_t)node)
+            return true;
+    return false;
+}
+
+static const char *node_fault(const weir_radix *radix, uint32_t node)
+{
+    const struct node *n = &radix->nodes[node];
+    if (n->n_pages == 0 || last_page(radix, node) >= radix->max_pages)
+        return "radix: a node's length is wrong";
+    for (uint32_t slot = node; slot <= last_page(radix, node); slot++) {
+        if (!is_page(radix, (int32_t)slot))
+            return "radix: a node covers a free slot";
+        if (slot > node && weir_bitmap_test(&radix->node_start, slot))
+            return "radix: two nodes overlap";
+    }
+    if (!is_place(radix, n->parent))
+        return "radix: a node's parent does not exist";
+    if (!children_of(radix, n->parent))
+        return "radix: a node's parent is not the last page of its node";
+    if (n->hash != hash_of(radix, n->parent, page_tokens_of(radix, (int32_t)node)))
+        return "radix: a node's hash is not that of its first page";
+    if (!in_table(radix, node))
+        return "radix: a node is not in the table";
+    for (int32_t child = n->first_child; child >= 0; child = radix->nodes[child].next)
+        if (radix->nodes[child].parent != (int32_t)last_page(radix, node))
+            return "radix: a child does not know its parent";
+    int32_t *before =
+        n->previous >= 0 ? &radix->nodes[n->previous].next : children_of(radix, n->parent);
+    if (*before != (int32_t)node)
+        return "radix: a node is not in its parent's list";
+    return NULL;
+}
+
+static const char *find_fault(const weir_radix *radix)
+{
+    uint32_t n_pages = 0, n_nodes = 0, n_entries = 0;
+    for (uint32_t node = weir_bitmap_next(&radix->node_start, 0); node != WEIR_BITMAP_NONE;
+         node = weir_bitmap_next(&radix->node_start, node + 1)) {
+        const char *fault = node_fault(radix, node);
+        if (fault)
+            return fault;
+        n_pages += radix->nodes[node].n_pages;
+        n_nodes++;
+    }
+    for (uint32_t i = 0; i <= radix->table_mask; i++)
+        n_entries += radix->table[i] >= 0;
+    if (n_pages != weir_radix_pages(radix))
+        return "radix: used slots belong to no node";
+    if (n_entries != n_nodes)
+        return "radix: the table holds a node that does not exist";
+    return NULL;
+}
+
+int weir_radix_check(const weir_radix *radix, const char **reason)
+{
+    if (!radix)
+        return -EINVAL;
+    const char *text = NULL;
+    int rc = weir_extents_check(&radix->free_slots, &text);
+    if (!rc && (text = find_fault(radix)))
+        rc = -EIO;
+    if (rc && reason)
+        *reason = text;
+    return rc;
+}
