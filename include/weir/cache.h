@@ -287,35 +287,36 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
 /* ---- Looking inside ------------------------------------------------------ */
 
 /* Counters since creation and sizes now. X(type, name, text). */
-#define WEIR_CACHE_STATS(X)                                                                 \
-    X(uint64_t, requests, "first reserves that succeeded")                                  \
-    X(uint64_t, reserve_again, "reserves answered with -EAGAIN")                            \
-    X(uint64_t, reserve_nospace, "reserves answered with -ENOSPC")                          \
-    X(uint64_t, hit_pages_device, "pages that requests found in device memory")             \
-    X(uint64_t, hit_pages_host, "pages that requests found in host memory only")            \
-    X(uint64_t, hit_pages_loading, "pages that requests found on their way to the device")  \
-    X(uint64_t, new_pages, "pages allocated to be computed")                                \
-    X(uint64_t, committed_pages, "pages that became full")                                  \
-    X(uint64_t, duplicate_pages, "committed pages that the index already held")             \
-    X(uint64_t, loaded_pages, "pages loaded")                                               \
-    X(uint64_t, load_failed_pages, "pages whose load failed")                               \
-    X(uint64_t, written_pages, "pages written back")                                        \
-    X(uint64_t, write_failed_pages, "pages whose write-back failed")                        \
-    X(uint64_t, write_skipped_pages, "pages not written because the host tier was full")    \
-    X(uint64_t, evicted_device_pages, "device copies whose room was taken")                 \
-    X(uint64_t, evicted_host_pages, "host copies whose room was taken")                     \
-    X(uint64_t, dropped_pages, "pages that left the index with their prefix")               \
-    X(uint64_t, load_runs, "runs in loads, consecutive on both sides, cut at 32 pages")     \
-    X(uint64_t, load_run_squares, "sum of their squared lengths, for a page-weighted mean") \
-    X(uint64_t, steps, "steps ended")                                                       \
-    X(uint64_t, orders_in_flight, "steps not retired")                                      \
-    X(uint64_t, write_backs_in_flight, "write-backs not retired")                           \
-    X(uint64_t, seqs_open, "sequences open")                                                \
-    X(uint64_t, index_pages, "pages in the index")                                          \
-    X(uint64_t, index_bytes, "host memory of the cache in bytes")                           \
-    X(uint64_t, device_free, "device pages free")                                           \
-    X(uint64_t, device_offered, "device pages offered")                                     \
-    X(uint64_t, host_free, "host pages free")                                               \
+#define WEIR_CACHE_STATS(X)                                                                  \
+    X(uint64_t, requests, "first reserves that succeeded")                                   \
+    X(uint64_t, reserve_again, "reserves answered with -EAGAIN")                             \
+    X(uint64_t, reserve_nospace, "reserves answered with -ENOSPC")                           \
+    X(uint64_t, hit_pages_device, "pages that requests found in device memory")              \
+    X(uint64_t, hit_pages_host, "pages that requests found in host memory only")             \
+    X(uint64_t, hit_pages_loading, "pages that requests found on their way to the device")   \
+    X(uint64_t, new_pages, "pages allocated to be computed")                                 \
+    X(uint64_t, committed_pages, "pages that became full")                                   \
+    X(uint64_t, duplicate_pages, "committed pages that the index already held")              \
+    X(uint64_t, loaded_pages, "pages loaded")                                                \
+    X(uint64_t, load_failed_pages, "pages whose load failed")                                \
+    X(uint64_t, written_pages, "pages written back")                                         \
+    X(uint64_t, write_failed_pages, "pages whose write-back failed")                         \
+    X(uint64_t, write_cancelled_pages, "pages that left the index before they were written") \
+    X(uint64_t, write_skipped_pages, "pages not written because the host tier was full")     \
+    X(uint64_t, evicted_device_pages, "device copies whose room was taken")                  \
+    X(uint64_t, evicted_host_pages, "host copies whose room was taken")                      \
+    X(uint64_t, dropped_pages, "pages that left the index with their prefix")                \
+    X(uint64_t, load_runs, "runs in loads, consecutive on both sides, cut at 32 pages")      \
+    X(uint64_t, load_run_squares, "sum of their squared lengths, for a page-weighted mean")  \
+    X(uint64_t, steps, "steps ended")                                                        \
+    X(uint64_t, orders_in_flight, "steps not retired")                                       \
+    X(uint64_t, write_backs_in_flight, "write-backs not retired")                            \
+    X(uint64_t, seqs_open, "sequences open")                                                 \
+    X(uint64_t, index_pages, "pages in the index")                                           \
+    X(uint64_t, index_bytes, "host memory of the cache in bytes")                            \
+    X(uint64_t, device_free, "device pages free")                                            \
+    X(uint64_t, device_offered, "device pages offered")                                      \
+    X(uint64_t, host_free, "host pages free")                                                \
     X(uint64_t, host_offered, "host pages offered")
 
 /* struct_size must be set to sizeof(weir_stats) before the call. */

@@ -21,8 +21,9 @@ extern "C" {
  *   entry     small number that names it, below the policy's capacity
  *   hits      requests that have used it, the one that computed it included
  *   depth     its place in its prefix, 0 for the first page
- *   last_use  the cache's request counter when it was last used
- *   since     the same when it entered this tier */
+ *   last_use  when it was last used, by the index's clock, which each use and
+ *             each commit moves on
+ *   since     when it entered this tier, by the same clock */
 typedef struct weir_evict_entry {
     uint32_t entry;
     uint32_t hits;

@@ -75,8 +75,10 @@ WEIR_API int32_t weir_radix_next_sibling(const weir_radix *radix, int32_t ref) W
 /* The tokens of a page, valid until it is removed; NULL if `ref` is no page. */
 WEIR_API const int32_t *weir_radix_tokens(const weir_radix *radix, int32_t ref) WEIR_NOEXCEPT;
 
-/* When the page was last inserted or matched, in calls that did either. */
+/* When the page was last inserted, matched or touched, counted in calls that
+ * did any of these; clock: the count now. */
 WEIR_API uint64_t weir_radix_last_use(const weir_radix *radix, int32_t ref) WEIR_NOEXCEPT;
+WEIR_API uint64_t weir_radix_clock(const weir_radix *radix) WEIR_NOEXCEPT;
 
 /* Marks pages as used now. */
 WEIR_API void weir_radix_touch(weir_radix *radix, const int32_t *refs, uint32_t n) WEIR_NOEXCEPT;

@@ -61,7 +61,7 @@ enum entry_flag {
 struct entry {
     int32_t page[N_TIERS]; /* 0: no copy there */
     uint32_t kids_hot[N_TIERS];
-    uint64_t since[N_TIERS]; /* request clock when the copy was made */
+    uint64_t since[N_TIERS]; /* radix clock when the copy was made */
     uint64_t writer;         /* step that computes it; 0: none in flight */
     uint64_t load_step;      /* with LOADING: step whose load it is; 0: none yet */
     uint32_t hits;
@@ -164,7 +164,6 @@ struct weir_cache {
     uint32_t max_write_backs;
     uint64_t page_bytes;
     uint64_t all_ranks; /* a bit a rank */
-    uint64_t clock;     /* requests so far */
     uint64_t now_ns;
     weir_log log;
 
@@ -287,8 +286,9 @@ weir_write_answer weir_write_ask(weir_cache *cache, int32_t ref, weir_write_even
  * counted as skipped. Returns how many were queued, the first ones. */
 uint32_t weir_write_queue(weir_cache *cache, const int32_t *refs, uint32_t n);
 
-/* A write-back's pages have been moved, or not. */
-void weir_write_finish(weir_cache *cache, struct page_chain *pages, bool failed);
+/* A write-back's pages have been moved, or not: rc is 0, -EIO, or -ECANCELED for
+ * those that left the index before an order held them. */
+void weir_write_finish(weir_cache *cache, struct page_chain *pages, int rc);
 
 /* ---- seq.c --------------------------------------------------------------- */
 

@@ -249,7 +249,7 @@ uint64_t weir_cache_digest(const weir_cache *cache)
 {
     if (!cache)
         return 0;
-    uint64_t digest = cache->clock;
+    uint64_t digest = weir_radix_clock(cache->radix);
     for (uint32_t ref = 0; ref < cache->n_entries; ref++)
         if (cache->entries[ref].flags & ENTRY_LIVE)
             mix_entry(cache, &digest, (int32_t)ref);

@@ -126,7 +126,7 @@ static void take_item(weir_cache *cache, const weir_report_item *item)
         write->failed |= failed;
         if (write->ranks)
             return;
-        weir_write_finish(cache, &write->pages, write->failed);
+        weir_write_finish(cache, &write->pages, write->failed ? -EIO : 0);
         write->ticket = 0;
         cache->n_writes--;
         return;
@@ -192,19 +192,24 @@ static void serve_claims(weir_cache *cache)
     }
 }
 
-static weir_cache_event next_event(weir_cache *cache)
+/* Takes the next event off the queue. A sequence may have nothing to tell any
+ * more, because its claim has ended since it was queued. */
+static bool next_event(weir_cache *cache, weir_cache_event *event)
 {
     struct seq *seq = &cache->seqs[cache->event_first];
-    weir_cache_event event = { .seq = weir_seq_handle(cache, seq), .user = seq->user };
+    bool told = true;
+    *event = (weir_cache_event){ .seq = weir_seq_handle(cache, seq), .user = seq->user };
     if (seq->tell_failed) {
         seq->tell_failed = false;
-        event.kind = WEIR_EVENT_LOAD_FAILED;
-        event.rc = -EIO;
-        event.good_tokens = seq->good_tokens;
-    } else {
+        event->kind = WEIR_EVENT_LOAD_FAILED;
+        event->rc = -EIO;
+        event->good_tokens = seq->good_tokens;
+    } else if (seq->tell_ready) {
         seq->tell_ready = false;
-        event.kind = WEIR_EVENT_RESERVE_READY;
-        event.good_tokens = seq->n_committed;
+        event->kind = WEIR_EVENT_RESERVE_READY;
+        event->good_tokens = seq->n_committed;
+    } else {
+        told = false;
     }
     if (!seq->tell_failed && !seq->tell_ready) {
         cache->event_first = seq->event_next;
@@ -212,7 +217,14 @@ static weir_cache_event next_event(weir_cache *cache)
             cache->event_last = -1;
         seq->event_queued = false;
     }
-    return event;
+    return told;
+}
+
+/* Whether the step that ends next would take write-backs along. */
+static bool writes_wait(const weir_cache *cache)
+{
+    return cache->write_queue.count && !cache->step_open &&
+           !cache->writes[cache->next_write % cache->max_write_backs].ticket;
 }
 
 int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events, size_t capacity,
@@ -237,8 +249,8 @@ int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events
 
     size_t taken = 0;
     while (taken < capacity && cache->event_first >= 0)
-        events[taken++] = next_event(cache);
-    if (taken < capacity && cache->write_queue.count && !cache->write_told && !cache->step_open) {
+        taken += next_event(cache, &events[taken]);
+    if (taken < capacity && !cache->write_told && writes_wait(cache)) {
         cache->write_told = true;
         events[taken++] = (weir_cache_event){ .kind = WEIR_EVENT_WRITE_WAITING };
     }

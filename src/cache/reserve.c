@@ -49,7 +49,7 @@ static void put_in_line(weir_cache *cache, struct seq *seq, uint32_t n)
     }
     cache->n_claimed += n - seq->n_claimed;
     seq->n_claimed = n;
-    seq->claim_told = false;
+    seq->claim_told = seq->tell_ready = false;
 }
 
 /* Pages set aside for sequences that came before this one. */
@@ -196,8 +196,6 @@ static void fill_table(weir_cache *cache, struct seq *seq, const struct plan *pl
 static void count_use(weir_cache *cache, const struct plan *plan)
 {
     uint32_t n_wanted = 0;
-    cache->clock++;
-    weir_radix_touch(cache->radix, cache->path, plan->n_hit);
     for (uint32_t i = 0; i < plan->n_hit; i++) {
         int32_t ref = cache->path[i];
         struct entry *entry = &cache->entries[ref];
@@ -286,6 +284,8 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
 
     weir_hit hit = { 0 };
     bool first = !seq->reserved;
+    if (first)
+        weir_radix_touch(cache->radix, cache->path, plan.n_hit);
     fill_table(cache, seq, &plan, &hit);
     cache->stats.new_pages += plan.n_new;
     if (first) {

@@ -176,7 +176,7 @@ static struct write_back *take_writes(weir_cache *cache, struct draft *draft)
             draft->write_fences =
                 weir_step_set_add(draft->write_fences, cache->entries[ref].writer);
     }
-    weir_write_finish(cache, &dropped, true);
+    weir_write_finish(cache, &dropped, -ECANCELED);
     if (write->pages.count == 0)
         return NULL;
     write->ticket = cache->next_write++;

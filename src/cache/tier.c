@@ -106,7 +106,7 @@ void weir_tier_gain(weir_cache *cache, enum tier_id tier, int32_t ref, int32_t p
 {
     struct entry *entry = &cache->entries[ref];
     entry->page[tier] = page;
-    entry->since[tier] = cache->clock;
+    entry->since[tier] = weir_radix_clock(cache->radix);
     weir_page_pool_set_owner(cache->tiers[tier].pool, page, ref);
     count_hot(cache, tier, ref, +1);
     weir_tier_update(cache, tier, ref);

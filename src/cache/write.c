@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/brain.h"
 
+#include <errno.h>
+
 weir_write_answer weir_write_ask(weir_cache *cache, int32_t ref, weir_write_event event)
 {
     const struct entry *entry = &cache->entries[ref];
@@ -49,8 +51,14 @@ uint32_t weir_write_queue(weir_cache *cache, const int32_t *refs, uint32_t n)
     return queued;
 }
 
-void weir_write_finish(weir_cache *cache, struct page_chain *pages, bool failed)
+void weir_write_finish(weir_cache *cache, struct page_chain *pages, int rc)
 {
+    if (rc == 0)
+        cache->stats.written_pages += pages->count;
+    else if (rc == -ECANCELED)
+        cache->stats.write_cancelled_pages += pages->count;
+    else
+        cache->stats.write_failed_pages += pages->count;
     int32_t next;
     for (int32_t page = pages->first; page; page = next) {
         next = cache->device_pages[page].next;
@@ -60,15 +68,11 @@ void weir_write_finish(weir_cache *cache, struct page_chain *pages, bool failed)
         bool cleaning = entry && (entry->flags & ENTRY_CLEANING);
         if (entry) {
             entry->flags &= ~(uint32_t)ENTRY_WRITING;
-            if (failed) {
+            if (rc) {
                 weir_tier_lose(cache, HOST, ref);
                 weir_page_pool_set_owner(cache->tiers[HOST].pool, host_page, WEIR_NO_OWNER);
             }
         }
-        if (failed)
-            cache->stats.write_failed_pages++;
-        else
-            cache->stats.written_pages++;
         weir_tier_unpin(cache, HOST, host_page);
         weir_tier_unpin(cache, DEVICE, page);
         if (cleaning)

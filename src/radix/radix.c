@@ -453,6 +453,11 @@ uint64_t weir_radix_last_use(const weir_radix *radix, int32_t ref)
     return radix && is_page(radix, ref) ? radix->last_use[ref] : 0;
 }
 
+uint64_t weir_radix_clock(const weir_radix *radix)
+{
+    return radix ? radix->clock : 0;
+}
+
 uint32_t weir_radix_pages(const weir_radix *radix)
 {
     return radix ? radix->max_pages - radix->free_slots.n_present : 0;

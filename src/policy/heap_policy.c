@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/heap_policy.h"
+
+int weir_heap_policy_create(void **state, uint32_t capacity)
+{
+    struct weir_heap *heap;
+    int rc = weir_heap_create(&heap, capacity);
+    if (rc == 0)
+        *state = heap;
+    return rc;
+}
+
+void weir_heap_policy_destroy(void *state)
+{
+    struct weir_heap *heap = state;
+    weir_heap_destroy(&heap);
+}
+
+void weir_heap_policy_remove(void *state, uint32_t entry)
+{
+    weir_heap_remove(state, entry);
+}
+
+int32_t weir_heap_policy_next(void *state)
+{
+    struct weir_heap_slot slot;
+    return weir_heap_pop(state, &slot) ? (int32_t)slot.entry : -1;
+}
