@@ -8,6 +8,7 @@
 #include <weir/base.h>
 #include <weir/cache.h>
 #include <weir/cpu_device.h>
+#include <weir/cuda.h>
 #include <weir/device.h>
 #include <weir/key.h>
 #include <weir/order.h>

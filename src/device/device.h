@@ -46,7 +46,9 @@ enum weir_direction {
  *              words[l] becomes `generation`. Layers that hold no tensor are
  *              published too, each after the layers before it
  *   device_pool, host_pool
- *              from pool_register, for the CPU device's race check */
+ *              from pool_register, for the CPU device's race check
+ *   state      from transfer_prepare with this geometry; used by one thread at
+ *              a time */
 struct weir_transfer {
     const struct weir_geometry *geometry;
     const struct weir_run *runs;
@@ -58,7 +60,12 @@ struct weir_transfer {
     uint32_t generation;
     uint32_t device_pool;
     uint32_t host_pool;
+    void *state;
 };
+
+/* -EINVAL, with a log line that names the field, for a transfer that no device
+ * could run: a layer or a page that does not exist, a run across segments. */
+int weir_transfer_check(const struct weir_transfer *transfer, const weir_log *log);
 
 struct weir_device_ops {
     const char *name;
@@ -100,6 +107,10 @@ struct weir_device_ops {
     void (*stream_destroy)(weir_device *device, weir_stream *stream);
     int (*stream_synchronize)(weir_device *device, weir_stream *stream);
 
+    /* Whether what is enqueued in `stream` now goes into a graph instead of
+     * running. */
+    int (*stream_is_capturing)(weir_device *device, weir_stream *stream, bool *capturing);
+
     /* Events. record marks the stream's present point; recording again moves
      * the event. wait orders what is enqueued in `stream` from now on after
      * the newest record at the time of this call; on an event that was never
@@ -108,6 +119,11 @@ struct weir_device_ops {
     void (*event_destroy)(weir_device *device, weir_event *event);
     int (*event_record)(weir_device *device, weir_event *event, weir_stream *stream);
     int (*stream_wait_event)(weir_device *device, weir_stream *stream, weir_event *event);
+
+    /* As wait, into the graph that `stream` is being captured to: each replay
+     * waits for the newest record at the time of its launch. -EINVAL: the
+     * stream is not being captured; -ENOTSUP: the device has no graphs. */
+    int (*stream_wait_event_external)(weir_device *device, weir_stream *stream, weir_event *event);
 
     /* In-stream completion words. write: after all earlier work of the stream
      * has ended and its effects are visible, *word becomes value. wait: what is
@@ -118,7 +134,16 @@ struct weir_device_ops {
     int (*stream_wait_word)(weir_device *device, weir_stream *stream, const uint32_t *word,
                             uint32_t value);
 
-    /* Enqueues a copy by plan. On success *enqueued == layer_end. On failure it
+    /* Makes all that copies with this geometry need beyond their transfer, for
+     * transfers of at most max_runs runs: pre: the geometry is bound and
+     * outlives the state. *state may become NULL where nothing is needed.
+     * release: pre: no enqueued work uses it; accepts NULL. -ENOMEM. */
+    int (*transfer_prepare)(weir_device *device, const struct weir_geometry *geometry,
+                            uint32_t max_runs, void **state);
+    void (*transfer_release)(weir_device *device, void *state);
+
+    /* Enqueues a copy by plan. -ENOTSUP: not while `stream` is captured. On
+     * success *enqueued == layer_end. On failure it
      * is the first layer that was not enqueued: the layers before it still run
      * and publish their words, those from it on never do. *enqueued is written
      * in both cases. */
@@ -137,6 +162,7 @@ struct weir_device {
     const struct weir_device_ops *ops;
     weir_log log;
     atomic_uint users; /* ranks that are open */
+    int numa_node;     /* of the host, nearest to the device; -1: none or unknown */
 };
 
 #endif

@@ -53,7 +53,8 @@ struct weir_geometry {
     weir_host_layout host_layout;
     uint64_t segment_stride;              /* 0 for the layouts with one segment */
     uint64_t page_bytes;                  /* all tensors, all layers */
-    uint64_t host_bytes;                  /* of the whole host pool */
+    uint64_t host_bytes;                  /* of the whole host pool, padding included */
+    uint64_t device_bytes;                /* of the rank's own planes; 0: the server's */
     uint64_t host_base;                   /* set by bind */
     uint64_t chunk_bytes;                 /* of one registration; 0: one registration */
     struct weir_geometry_tensor *tensors; /* [n_tensors] */
@@ -61,9 +62,21 @@ struct weir_geometry {
     weir_device_plane *planes;            /* [n_planes] */
 };
 
+#define WEIR_GEOMETRY_MAX_PAGES (1u << 30)
+#define WEIR_GEOMETRY_PLANE_ALIGN 256u
+#define WEIR_GEOMETRY_SEGMENT_ALIGN 4096u
+#define WEIR_GEOMETRY_MIN_SEGMENT_PAGES 32u
+#define WEIR_GEOMETRY_STRIPE_BYTES (2u << 20)
+
 /* Checks the shape and computes all strides. `planes` may be NULL: then each
- * plane gets page_stride = page_bytes and a base to be set by bind.
- * segment_pages 0 chooses. Errors as for weir_rank_open. */
+ * plane gets page_stride = page_bytes and a base to be set by bind. Both page
+ * counts are at most WEIR_GEOMETRY_MAX_PAGES; host_pages 0: no host tier.
+ *
+ * segment_pages 0 chooses: enough pages that every stripe (one tensor, one
+ * layer) reaches WEIR_GEOMETRY_STRIPE_BYTES, at least 32, then as many more,
+ * fewer than double, as let the segments share the pages evenly, so that less
+ * than a page a segment is left over. A segment never has more than host_pages
+ * pages. The other layouts ignore it. Errors as for weir_rank_open. */
 int weir_geometry_create(struct weir_geometry **geometry, const weir_shape *shape,
                          const weir_device_plane *planes, uint32_t device_pages,
                          weir_host_layout host_layout, uint32_t host_pages, uint32_t segment_pages,
@@ -71,11 +84,12 @@ int weir_geometry_create(struct weir_geometry **geometry, const weir_shape *shap
 void weir_geometry_destroy(struct weir_geometry **geometry);
 
 /* Bytes of device memory that planes of the rank's own need, each plane
- * aligned to 256 bytes, the dummy page included. */
+ * aligned to 256 bytes, the dummy page included; 0 if they are the server's. */
 uint64_t weir_geometry_device_bytes(const struct weir_geometry *geometry);
 
 /* Lays the rank's own planes out from device_base on (0: the planes are the
- * server's) and sets where the host pool is. */
+ * server's) and sets where the host pool is. Pre: device_base is a multiple of
+ * 256; neither pool reaches 2^63. */
 void weir_geometry_bind(struct weir_geometry *geometry, uint64_t device_base, uint64_t host_base,
                         uint64_t chunk_bytes);
 

@@ -24,14 +24,16 @@ struct weir_run {
     int32_t count;
 };
 
-/* Writes the runs of n moves to `runs` (capacity n, may be the moves' own
- * scratch but not overlap them) and returns how many there are. Sorts `moves`
- * in place by device page. Allocates nothing; O(n log n), O(n) if sorted. */
+/* Writes the runs of n moves to `runs` (capacity n, all of which may be
+ * overwritten; must not overlap `moves`) and returns how many there are. Sorts
+ * `moves` in place by device page. Allocates nothing; O(n log k) for moves that
+ * come as k ascending sequences, O(n) if sorted. */
 uint32_t weir_plan_runs(const struct weir_geometry *geometry, weir_move *moves, uint32_t n,
                         struct weir_run *runs);
 
 /* `rows` rows of row_bytes each; row r lies at device + r*device_stride and at
- * host + r*host_stride. */
+ * host + r*host_stride. Strides are at least row_bytes. What is contiguous on
+ * both sides is one row. */
 struct weir_copy {
     uint64_t device;
     uint64_t host;
@@ -47,15 +49,24 @@ struct weir_copy {
  *     while (weir_copies_next(&it, &copy))
  *         …
  *
- * A tensor without that layer has no copies. */
+ * A tensor without that layer has no copies. The run becomes `blocks` equal
+ * blocks, one a page or one for all; each is given out whole, or in parts where
+ * it meets the end of a registration.
+ *
+ *     row  ├──────┤  ├──────┤  ├──────┤  ├──────┤      a block of 4 rows
+ *                        ╎ registration ends here
+ *     out  ├──────┤  ├───┤├─┤  ├──────┤  ├──────┤      4 copies: 1, part, part, 2
+ *
+ * `rest` holds what is left of the present block; of its first row, row_done
+ * bytes are given out. */
 struct weir_copies {
     const struct weir_geometry *geometry;
-    struct weir_run run;
-    uint32_t tensor;
-    uint32_t layer;
-    int32_t next_page; /* pages of the run given out so far */
-    struct weir_copy pending;
-    bool has_pending;
+    struct weir_copy block;
+    struct weir_copy rest;
+    uint64_t row_done;
+    uint64_t block_device_stride;
+    uint64_t block_host_stride;
+    uint32_t blocks; /* that follow the present one */
 };
 
 void weir_copies_begin(struct weir_copies *it, const struct weir_geometry *geometry,

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+#include "device/device.h"
+
+#include <errno.h>
+
+static bool run_is_valid(const struct weir_geometry *g, struct weir_run run)
+{
+    if (run.device < 1 || run.host < 1 || run.count < 1)
+        return false;
+    uint64_t last = (uint64_t)run.host + (uint64_t)run.count - 1;
+    return (uint64_t)run.device + (uint64_t)run.count - 1 <= g->device_pages &&
+           last <= g->host_pages &&
+           ((uint64_t)run.host - 1) / g->segment_pages == (last - 1) / g->segment_pages;
+}
+
+int weir_transfer_check(const struct weir_transfer *transfer, const weir_log *log)
+{
+    if (!transfer || !transfer->geometry)
+        return weir_invalid(log, "copy: %s is NULL", transfer ? "geometry" : "transfer");
+    if (transfer->direction != WEIR_LOAD && transfer->direction != WEIR_WRITE_BACK)
+        return weir_invalid(log, "copy: direction is %d, must be 0 or 1", (int)transfer->direction);
+    if (transfer->layer_begin > transfer->layer_end ||
+        transfer->layer_end > transfer->geometry->n_layers)
+        return weir_invalid(log, "copy: layers are %u..%u, must be ascending, to at most %u",
+                            transfer->layer_begin, transfer->layer_end,
+                            transfer->geometry->n_layers);
+    if (transfer->n_runs > 0 && !transfer->runs)
+        return weir_invalid(log, "copy: runs is NULL, n_runs is %u", transfer->n_runs);
+    for (uint32_t i = 0; i < transfer->n_runs; i++) {
+        struct weir_run run = transfer->runs[i];
+        if (!run_is_valid(transfer->geometry, run))
+            return weir_invalid(log,
+                                "copy: run %u is %d pages from device page %d and host page %d, "
+                                "must be in 1..%u and 1..%u and in one segment",
+                                i, (int)run.count, (int)run.device, (int)run.host,
+                                transfer->geometry->device_pages, transfer->geometry->host_pages);
+    }
+    return 0;
+}

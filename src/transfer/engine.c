@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/engine.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* Loads are what a forward pass waits for. */
+#define LOAD_PRIORITY 1
+#define WRITE_BACK_PRIORITY 0
+
+/* ---- Lanes ---------------------------------------------------------------- */
+
+static void mark(struct weir_engine *engine, struct weir_lane *lane)
+{
+    int rc = engine->device->ops->stream_write_word(engine->device, lane->stream, lane->word,
+                                                    (uint32_t)(lane->issued + 1));
+    lane->unmarked = rc != 0;
+    if (rc == 0)
+        lane->issued++;
+}
+
+static uint32_t *layer_words(const struct weir_engine *engine, uint32_t slot)
+{
+    return engine->words + (size_t)slot * engine->geometry->n_layers;
+}
+
+/* Enqueues the copy; *enqueued receives how many layers were accepted. */
+static int copy(struct weir_engine *engine, enum weir_direction direction, uint32_t n,
+                uint32_t *words, uint32_t generation, uint32_t *enqueued)
+{
+    const struct weir_geometry *geometry = engine->geometry;
+    struct weir_transfer transfer = {
+        .geometry = geometry,
+        .runs = engine->runs,
+        .n_runs = weir_plan_runs(geometry, engine->moves, n, engine->runs),
+        .direction = direction,
+        .layer_begin = 0,
+        .layer_end = geometry->n_layers,
+        .words = words,
+        .generation = generation,
+        .device_pool = engine->device_pool,
+        .host_pool = engine->host_pool,
+        .state = engine->transfer_state,
+    };
+    return engine->device->ops->copy(engine->device, engine->lanes[direction].stream, &transfer,
+                                     enqueued);
+}
+
+static void close_ticket(struct weir_engine *engine, enum weir_direction direction, int rc,
+                         struct weir_ticket *ticket)
+{
+    struct weir_lane *lane = &engine->lanes[direction];
+    ticket->sequence = lane->issued + 1;
+    ticket->rc = rc ? -EIO : 0;
+    mark(engine, lane);
+}
+
+/* ---- Transfers ------------------------------------------------------------ */
+
+/* In the stream where possible, so that who waits comes behind what the load
+ * came behind; from the host otherwise. */
+static void publish(struct weir_engine *engine, uint32_t *word, uint32_t generation)
+{
+    const struct weir_device_ops *ops = engine->device->ops;
+    if (ops->stream_write_word(engine->device, engine->lanes[WEIR_LOAD].stream, word, generation))
+        ops->word_store(engine->device, word, generation);
+}
+
+void weir_engine_load(struct weir_engine *engine, uint32_t slot, uint32_t n, bool failed,
+                      struct weir_ticket *ticket)
+{
+    uint32_t *words = layer_words(engine, slot);
+    uint32_t generation = ++engine->generations[slot];
+    uint32_t enqueued = 0;
+    int rc = failed ? -EIO : copy(engine, WEIR_LOAD, n, words, generation, &enqueued);
+    if (rc)
+        for (uint32_t layer = enqueued; layer < engine->geometry->n_layers; layer++)
+            publish(engine, &words[layer], generation);
+    ticket->slot = slot;
+    ticket->generation = generation;
+    close_ticket(engine, WEIR_LOAD, rc, ticket);
+}
+
+void weir_engine_write_back(struct weir_engine *engine, uint32_t n, bool failed,
+                            struct weir_ticket *ticket)
+{
+    uint32_t enqueued;
+    int rc = failed ? -EIO : copy(engine, WEIR_WRITE_BACK, n, NULL, 0, &enqueued);
+    close_ticket(engine, WEIR_WRITE_BACK, rc, ticket);
+}
+
+bool weir_engine_ended(struct weir_engine *engine, enum weir_direction direction,
+                       const struct weir_ticket *ticket)
+{
+    struct weir_lane *lane = &engine->lanes[direction];
+    uint32_t seen = engine->device->ops->word_load(engine->device, lane->word);
+    lane->done += (uint32_t)(seen - (uint32_t)lane->done);
+    return lane->done >= ticket->sequence;
+}
+
+int weir_engine_wait_layer(struct weir_engine *engine, const struct weir_ticket *load,
+                           uint32_t layer, weir_stream *stream)
+{
+    if (weir_engine_ended(engine, WEIR_LOAD, load))
+        return 0;
+    return engine->device->ops->stream_wait_word(
+        engine->device, stream, layer_words(engine, load->slot) + layer, load->generation);
+}
+
+void weir_engine_repair(struct weir_engine *engine)
+{
+    for (int i = 0; i < 2; i++)
+        if (engine->lanes[i].unmarked)
+            mark(engine, &engine->lanes[i]);
+}
+
+/* ---- The object ----------------------------------------------------------- */
+
+static size_t n_words(const struct weir_engine *engine)
+{
+    return (size_t)engine->n_slots * engine->geometry->n_layers + 2;
+}
+
+static int create_lane(struct weir_engine *engine, enum weir_direction direction, int priority)
+{
+    struct weir_lane *lane = &engine->lanes[direction];
+    lane->word = engine->words + n_words(engine) - 2 + direction;
+    return engine->device->ops->stream_create(engine->device, priority, &lane->stream);
+}
+
+static int create_parts(struct weir_engine *engine, const weir_log *log)
+{
+    weir_device *device = engine->device;
+    size_t n = engine->max_moves ? engine->max_moves : 1;
+    engine->generations = calloc(engine->n_slots, sizeof *engine->generations);
+    engine->moves = malloc(n * sizeof *engine->moves);
+    engine->runs = malloc(n * sizeof *engine->runs);
+    if (!engine->generations || !engine->moves || !engine->runs) {
+        weir_log_line(log, WEIR_LOG_ERROR, "no memory for plans of %u moves", engine->max_moves);
+        return -ENOMEM;
+    }
+    int rc = device->ops->transfer_prepare(device, engine->geometry, engine->max_moves,
+                                           &engine->transfer_state);
+    if (rc) {
+        weir_log_line(log, WEIR_LOG_ERROR, "preparing the device for copies failed with %s",
+                      weir_error_name(rc));
+        return rc;
+    }
+    rc = device->ops->words_alloc(device, (uint32_t)n_words(engine), &engine->words);
+    if (rc) {
+        weir_log_line(log, WEIR_LOG_ERROR, "allocating %zu completion words failed with %s",
+                      n_words(engine), weir_error_name(rc));
+        return rc;
+    }
+    rc = create_lane(engine, WEIR_LOAD, LOAD_PRIORITY);
+    if (rc == 0)
+        rc = create_lane(engine, WEIR_WRITE_BACK, WRITE_BACK_PRIORITY);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR, "creating a side stream failed with %s",
+                      weir_error_name(rc));
+    return rc;
+}
+
+int weir_engine_create(struct weir_engine *engine, weir_device *device,
+                       const struct weir_geometry *geometry, uint32_t n_slots, const weir_log *log)
+{
+    *engine = (struct weir_engine){
+        .device = device,
+        .geometry = geometry,
+        .n_slots = n_slots,
+        .max_moves = geometry->device_pages < geometry->host_pages ? geometry->device_pages
+                                                                   : geometry->host_pages,
+    };
+    int rc = create_parts(engine, log);
+    if (rc)
+        weir_engine_destroy(engine);
+    return rc;
+}
+
+void weir_engine_destroy(struct weir_engine *engine)
+{
+    weir_device *device = engine->device;
+    if (!device)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (engine->lanes[i].stream)
+            device->ops->stream_destroy(device, engine->lanes[i].stream);
+    device->ops->transfer_release(device, engine->transfer_state);
+    if (engine->words)
+        device->ops->words_free(device, engine->words);
+    free(engine->generations);
+    free(engine->moves);
+    free(engine->runs);
+    *engine = (struct weir_engine){ 0 };
+}
+
+uint64_t weir_engine_pinned_bytes(const struct weir_engine *engine)
+{
+    return n_words(engine) * sizeof(uint32_t);
+}
+
+uint64_t weir_engine_heap_bytes(const struct weir_engine *engine)
+{
+    uint64_t n = engine->max_moves ? engine->max_moves : 1;
+    return engine->n_slots * sizeof *engine->generations +
+           n * (sizeof *engine->moves + sizeof *engine->runs);
+}
+
+void weir_engine_start_at(struct weir_engine *engine, uint32_t value)
+{
+    const struct weir_device_ops *ops = engine->device->ops;
+    for (size_t i = 0; i < n_words(engine); i++)
+        ops->word_store(engine->device, &engine->words[i], value);
+    for (uint32_t i = 0; i < engine->n_slots; i++)
+        engine->generations[i] = value;
+    for (int i = 0; i < 2; i++)
+        engine->lanes[i].issued = engine->lanes[i].done = value;
+}

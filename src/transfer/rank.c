@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/rank.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- Write-backs ---------------------------------------------------------- */
+
+static void hold_writes(struct weir_rank *rank, struct weir_rank_step *record,
+                        const weir_order *order)
+{
+    record->n_held = 0;
+    record->write_due = order->n_writes > 0;
+    if (!record->write_due)
+        return;
+    rank->n_write_due++;
+    record->write_number = order->write_ticket;
+    record->write_failed = order->n_writes > rank->n_free_held;
+    if (record->write_failed) {
+        weir_log_line(&rank->log, WEIR_LOG_ERROR,
+                      "write-back %" PRIu64 " of %u pages fails: there is room for %u, because "
+                      "write-backs of open steps share pages",
+                      order->write_ticket, order->n_writes, rank->n_free_held);
+        return;
+    }
+    for (uint32_t i = 0; i < order->n_writes; i++) {
+        uint32_t place = rank->free_held;
+        rank->free_held = rank->held[place].next;
+        rank->held[place] = (struct weir_held_move){ order->writes[i], record->held };
+        record->held = place;
+    }
+    record->n_held = order->n_writes;
+    rank->n_free_held -= order->n_writes;
+}
+
+/* Moves the held moves to where the engine takes them from. */
+static uint32_t release_held(struct weir_rank *rank, struct weir_rank_step *record)
+{
+    for (uint32_t i = 0; i < record->n_held; i++) {
+        uint32_t place = record->held;
+        record->held = rank->held[place].next;
+        rank->engine.moves[i] = rank->held[place].move;
+        rank->held[place].next = rank->free_held;
+        rank->free_held = place;
+    }
+    rank->n_free_held += record->n_held;
+    uint32_t n = record->n_held;
+    record->n_held = 0;
+    return n;
+}
+
+static bool write_can_start(struct weir_rank *rank, uint64_t step)
+{
+    if (!weir_fences_ready(&rank->fences, step))
+        return false;
+    for (uint64_t bits = weir_rank_record(rank, step)->write_fences; bits; bits &= bits - 1)
+        if (!weir_fences_ready(&rank->fences, step - 1 - (uint64_t)__builtin_ctzll(bits)))
+            return false;
+    return true;
+}
+
+static void start_write(struct weir_rank *rank, uint64_t step, bool failed)
+{
+    struct weir_rank_step *record = weir_rank_record(rank, step);
+    weir_stream *stream = rank->engine.lanes[WEIR_WRITE_BACK].stream;
+    if (!failed)
+        failed = weir_fences_wait(&rank->fences, step, stream) != 0;
+    for (uint64_t bits = record->write_fences; bits && !failed; bits &= bits - 1)
+        failed = weir_fences_wait(&rank->fences, step - 1 - (uint64_t)__builtin_ctzll(bits),
+                                  stream) != 0;
+
+    uint32_t end = (rank->first_write + rank->n_writes++) % rank->max_writes;
+    rank->writes[end].number = record->write_number;
+    weir_engine_write_back(&rank->engine, release_held(rank, record), failed,
+                           &rank->writes[end].ticket);
+    record->write_due = false;
+    rank->n_write_due--;
+}
+
+static void start_writes(struct weir_rank *rank)
+{
+    if (rank->n_write_due == 0)
+        return;
+    bool lost = rank->device->ops->status(rank->device) != 0;
+    for (uint64_t step = weir_rank_oldest(rank); step <= rank->fences.newest; step++) {
+        const struct weir_rank_step *record = weir_rank_record(rank, step);
+        if (!record->write_due || weir_fences_open(&rank->fences, step))
+            continue;
+        if (lost || record->write_failed)
+            start_write(rank, step, true);
+        else if (write_can_start(rank, step))
+            start_write(rank, step, false);
+    }
+}
+
+void weir_rank_catch_up(struct weir_rank *rank)
+{
+    weir_fences_repair(&rank->fences);
+    weir_engine_repair(&rank->engine);
+    start_writes(rank);
+}
+
+/* ---- Begin ---------------------------------------------------------------- */
+
+static uint32_t mark_moves(struct weir_rank *rank, const weir_move *moves, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t device = (uint32_t)moves[i].device.id - 1;
+        uint32_t host = (uint32_t)moves[i].host.id - 1;
+        if (weir_bitmap_test(&rank->device_seen, device) ||
+            weir_bitmap_test(&rank->host_seen, host))
+            return i;
+        weir_bitmap_set(&rank->device_seen, device);
+        weir_bitmap_set(&rank->host_seen, host);
+    }
+    return n;
+}
+
+static int check_moves(struct weir_rank *rank, const char *name, const weir_move *moves, uint32_t n)
+{
+    uint32_t n_marked = mark_moves(rank, moves, n);
+    for (uint32_t i = 0; i < n_marked; i++) {
+        weir_bitmap_clear(&rank->device_seen, (uint32_t)moves[i].device.id - 1);
+        weir_bitmap_clear(&rank->host_seen, (uint32_t)moves[i].host.id - 1);
+    }
+    if (n_marked < n)
+        return weir_invalid(&rank->log,
+                            "order: %s[%u] moves device page %d and host page %d, each at most "
+                            "once",
+                            name, n_marked, moves[n_marked].device.id, moves[n_marked].host.id);
+    return 0;
+}
+
+static int check_fences(struct weir_rank *rank, uint64_t step, const uint64_t *fences, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (weir_fences_open(&rank->fences, fences[i]))
+            return weir_invalid(&rank->log,
+                                "step %" PRIu64 " must end before step %" PRIu64 " begins",
+                                fences[i], step);
+    return 0;
+}
+
+static bool has_record(const struct weir_rank *rank, uint64_t step)
+{
+    return step >= weir_rank_oldest(rank) && step <= rank->fences.newest;
+}
+
+static int check_order(struct weir_rank *rank, const weir_order *order)
+{
+    const struct weir_geometry *geometry = rank->geometry;
+    if (order->step != rank->fences.newest + 1)
+        return weir_invalid(&rank->log, "order: step is %" PRIu64 ", must be %" PRIu64, order->step,
+                            rank->fences.newest + 1);
+    if (order->device_pages != geometry->device_pages || order->host_pages != geometry->host_pages)
+        return weir_invalid(&rank->log, "order: pools of %u and %u pages, must be %u and %u",
+                            order->device_pages, order->host_pages, geometry->device_pages,
+                            geometry->host_pages);
+    for (uint32_t i = 0; i < order->n_joins; i++)
+        if (has_record(rank, order->joins[i]) && !weir_rank_record(rank, order->joins[i])->has_load)
+            return weir_invalid(&rank->log,
+                                "order: joins[%u] is step %" PRIu64 ", must have a load", i,
+                                order->joins[i]);
+    int rc = check_moves(rank, "loads", order->loads, order->n_loads);
+    if (rc == 0)
+        rc = check_moves(rank, "writes", order->writes, order->n_writes);
+    if (rc == 0)
+        rc = check_fences(rank, order->step, order->fences, order->n_fences);
+    if (rc == 0 && order->n_loads > 0)
+        rc = check_fences(rank, order->step, order->load_fences, order->n_load_fences);
+    return rc;
+}
+
+static int check_room(struct weir_rank *rank, const weir_order *order, uint32_t slot)
+{
+    const struct weir_rank_step *record = weir_rank_record(rank, order->step);
+    if (record->step_due || record->load_due || record->write_due)
+        return -EAGAIN;
+    if (order->n_writes > 0 && rank->n_write_due + rank->n_writes == rank->max_writes)
+        return -EAGAIN;
+    uint64_t user = rank->slot_steps[slot];
+    if (user && has_record(rank, user)) {
+        record = weir_rank_record(rank, user);
+        if (record->step_due || record->load_due)
+            return -EBUSY;
+    }
+    return 0;
+}
+
+/* The steps of a list that may not be over yet, as a set relative to `step`. */
+static uint64_t recent(const struct weir_rank *rank, uint64_t step, const uint64_t *list,
+                       uint32_t n)
+{
+    uint64_t set = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] < step && step - list[i] < rank->fences.n)
+            set |= UINT64_C(1) << (step - list[i] - 1);
+    return set;
+}
+
+static void start_load(struct weir_rank *rank, struct weir_rank_step *record, uint32_t slot,
+                       const weir_order *order)
+{
+    struct weir_engine *engine = &rank->engine;
+    weir_stream *stream = engine->lanes[WEIR_LOAD].stream;
+    bool failed = false;
+    for (uint32_t i = 0; i < order->n_load_fences && !failed; i++)
+        failed = weir_fences_wait(&rank->fences, order->load_fences[i], stream) != 0;
+    memcpy(engine->moves, order->loads, order->n_loads * sizeof *order->loads);
+    weir_engine_load(engine, slot, order->n_loads, failed, &record->load);
+    record->has_load = record->load_due = true;
+}
+
+int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint32_t slot,
+                    weir_stream *stream, uint64_t *step)
+{
+    if (!rank)
+        return -EINVAL;
+    if (!stream || !step)
+        return weir_invalid(&rank->log, "%s must not be NULL", stream ? "step" : "stream");
+    if (slot >= rank->engine.n_slots)
+        return weir_invalid(&rank->log, "slot is %u, must be below %u", slot, rank->engine.n_slots);
+    weir_order order;
+    int rc = weir_order_decode(&order, order_bytes, bytes, &rank->log);
+    if (rc == 0)
+        rc = check_order(rank, &order);
+    if (rc)
+        return rc;
+    if (rank->device->ops->status(rank->device))
+        return -EIO;
+    weir_rank_catch_up(rank);
+    rc = check_room(rank, &order, slot);
+    if (rc)
+        return rc;
+
+    /* The last thing that can refuse the step: a wait too many does no harm if
+     * the server tries again. */
+    for (uint32_t i = 0; i < order.n_fences; i++)
+        if (weir_fences_wait(&rank->fences, order.fences[i], stream))
+            return -EIO;
+
+    struct weir_rank_step *record = weir_rank_record(rank, order.step);
+    *record = (struct weir_rank_step){
+        .step_due = true,
+        .joins = recent(rank, order.step, order.joins, order.n_joins),
+        .write_fences = recent(rank, order.step, order.write_fences, order.n_write_fences),
+    };
+    hold_writes(rank, record, &order);
+    if (order.n_loads > 0)
+        start_load(rank, record, slot, &order);
+    rank->slot_steps[slot] = order.step;
+    weir_fences_begin(&rank->fences);
+    *step = order.step;
+    return 0;
+}
+
+/* ---- Wait and end --------------------------------------------------------- */
+
+static int check_open(const struct weir_rank *rank, uint64_t step, const weir_stream *stream)
+{
+    if (!stream)
+        return weir_invalid(&rank->log, "stream must not be NULL");
+    if (step == 0 || step > rank->fences.newest || !weir_fences_open(&rank->fences, step))
+        return weir_invalid(&rank->log,
+                            "step %" PRIu64 " must have begun and not ended; the last one begun "
+                            "is %" PRIu64,
+                            step, rank->fences.newest);
+    return 0;
+}
+
+int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_stream *stream)
+{
+    if (!rank)
+        return -EINVAL;
+    if (layer >= rank->geometry->n_layers)
+        return weir_invalid(&rank->log, "layer is %u, must be below %u", layer,
+                            rank->geometry->n_layers);
+    int rc = check_open(rank, step, stream);
+    if (rc)
+        return rc;
+    if (rank->device->ops->status(rank->device))
+        return -EIO;
+
+    const struct weir_rank_step *record = weir_rank_record(rank, step);
+    if (record->has_load && weir_engine_wait_layer(&rank->engine, &record->load, layer, stream))
+        return -EIO;
+    for (uint64_t bits = record->joins; bits; bits &= bits - 1) {
+        uint64_t other = step - 1 - (uint64_t)__builtin_ctzll(bits);
+        if (has_record(rank, other) &&
+            weir_engine_wait_layer(&rank->engine, &weir_rank_record(rank, other)->load, layer,
+                                   stream))
+            return -EIO;
+    }
+    return 0;
+}
+
+int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream)
+{
+    if (!rank)
+        return -EINVAL;
+    int rc = check_open(rank, step, stream);
+    if (rc)
+        return rc;
+    weir_fences_end(&rank->fences, step, stream);
+    weir_rank_catch_up(rank);
+    return 0;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEIR_TRANSFER_RANK_H
+#define WEIR_TRANSFER_RANK_H
+
+/* The inside of a rank: one record a step in flight, and what its load and its
+ * write-back have come to.
+ *
+ *            begin                end                     report
+ *   step     ──── step_due ────────┬──── word seen ──────► STEP
+ *   load     ──── load_due ── lane ┼──── mark seen ──────► LOAD
+ *   write    ──── write_due        └─► writes[] ── mark seen ► WRITE_BACK
+ *                 moves in held[]       (a queue, in the order of its lane)
+ *
+ * A write-back is enqueued once its own step and all its producers have ended,
+ * so that nothing waits for what is not submitted. Until then its moves are
+ * kept in a list of held[].
+ *
+ * Invariants: a record serves its next step only when nothing of it is due;
+ * a slot belongs to one step at a time, until that step and its load are
+ * reported; n_write_due counts the records with write_due, and n_write_due +
+ * n_writes <= max_writes; held[] is either in the free list or in exactly one
+ * record's list; each due flag falls, and each write leaves the queue, with
+ * exactly one report item. Nothing is allocated after open. */
+
+#include "base/bitmap.h"
+#include "pool/host_memory.h"
+#include "transfer/engine.h"
+#include "transfer/fences.h"
+
+#include <weir/rank.h>
+
+#define WEIR_MAX_SLOTS 64u
+#define WEIR_MAX_WRITE_BACKS 1024u
+
+struct weir_rank_step {
+    bool step_due;
+    bool load_due;
+    bool write_due;
+    bool write_failed; /* its moves did not fit in held[] */
+    bool has_load;
+    struct weir_ticket load;
+    uint64_t joins;        /* bit i: step - 1 - i */
+    uint64_t write_fences; /* likewise; the step itself goes without saying */
+    uint64_t write_number;
+    uint32_t held; /* first move of the write-back */
+    uint32_t n_held;
+};
+
+struct weir_held_move {
+    weir_move move;
+    uint32_t next;
+};
+
+struct weir_rank_write {
+    uint64_t number;
+    struct weir_ticket ticket;
+};
+
+struct weir_rank {
+    weir_device *device;
+    weir_log log;
+    struct weir_geometry *geometry;
+    struct weir_host_memory *host;
+    uint64_t device_base; /* of planes of the rank's own; 0: none */
+    struct weir_engine engine;
+    struct weir_fences fences;
+    struct weir_rank_step steps[WEIR_MAX_STEPS]; /* by step % fences.n */
+    uint64_t slot_steps[WEIR_MAX_SLOTS];         /* last step of each; 0: none */
+    struct weir_rank_write *writes;              /* [max_writes], a ring */
+    uint32_t max_writes;
+    uint32_t first_write;
+    uint32_t n_writes;
+    uint32_t n_write_due;
+    struct weir_held_move *held; /* [engine.max_moves] */
+    uint32_t free_held;
+    uint32_t n_free_held;
+    struct weir_bitmap device_seen; /* all clear between calls */
+    struct weir_bitmap host_seen;
+    weir_report_item *items; /* [2 * fences.n + max_writes] */
+    weir_rank_memory memory;
+};
+
+static inline struct weir_rank_step *weir_rank_record(struct weir_rank *rank, uint64_t step)
+{
+    return &rank->steps[step % rank->fences.n];
+}
+
+/* The oldest step that has a record; newest + 1 if none has. */
+static inline uint64_t weir_rank_oldest(const struct weir_rank *rank)
+{
+    uint64_t newest = rank->fences.newest;
+    return newest < rank->fences.n ? 1 : newest - rank->fences.n + 1;
+}
+
+/* Makes up for device calls that failed, and enqueues the write-backs that can
+ * now start. */
+void weir_rank_catch_up(struct weir_rank *rank);
+
+#endif

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/rank.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define DEFAULT_STEPS 16u
+#define DEFAULT_WRITE_BACKS 64u
+#define MAX_PAGES (1u << 30)
+
+void weir_rank_params_init(weir_rank_params *params)
+{
+    if (params)
+        *params = (weir_rank_params){ .struct_size = sizeof *params };
+}
+
+static int check_limit(const weir_log *log, const char *name, uint32_t value, uint32_t limit)
+{
+    if (value > limit)
+        return weir_invalid(log, "params.%s is %u, must be at most %u", name, value, limit);
+    return 0;
+}
+
+/* What geometry and host memory do not check. */
+static int check_params(const weir_rank_params *params)
+{
+    const weir_log *log = &params->log;
+    if (!params->shape)
+        return weir_invalid(log, "params.shape must not be NULL");
+    if (params->device_pages == 0)
+        return weir_invalid(log, "params.device_pages is 0, must be at least 1");
+    int rc = check_limit(log, "device_pages", params->device_pages, MAX_PAGES);
+    if (rc == 0)
+        rc = check_limit(log, "host_pages", params->host_pages, MAX_PAGES);
+    if (rc == 0)
+        rc = check_limit(log, "max_steps", params->max_steps, WEIR_MAX_STEPS);
+    if (rc == 0)
+        rc = check_limit(log, "n_slots", params->n_slots, WEIR_MAX_SLOTS);
+    if (rc == 0)
+        rc = check_limit(log, "max_write_backs", params->max_write_backs, WEIR_MAX_WRITE_BACKS);
+    return rc;
+}
+
+/* ---- Parts ---------------------------------------------------------------- */
+
+static int open_pools(struct weir_rank *rank, const weir_rank_params *params)
+{
+    weir_device *device = rank->device;
+    struct weir_geometry *geometry = rank->geometry;
+    if (!params->planes) {
+        uint64_t bytes = weir_geometry_device_bytes(geometry);
+        int rc = device->ops->memory_alloc(device, bytes, &rank->device_base);
+        if (rc) {
+            weir_log_line(&rank->log, WEIR_LOG_ERROR,
+                          "device pool: allocating %" PRIu64 " bytes failed with %s", bytes,
+                          weir_error_name(rc));
+            return rc;
+        }
+        rank->memory.device_pool_bytes = bytes;
+    }
+    if (params->host_pages > 0) {
+        struct weir_host_memory_params host = {
+            .bytes = geometry->host_bytes,
+            .granule = geometry->segment_stride ? geometry->segment_stride : 1,
+            .bytes_limit = params->host_bytes_limit,
+            .touch_threads = params->touch_threads,
+        };
+        int rc = weir_host_memory_create(&rank->host, device, &host, &rank->log);
+        if (rc)
+            return rc;
+        rank->memory.host_pool_bytes = rank->host->bytes;
+    }
+    weir_geometry_bind(geometry, rank->device_base, rank->host ? (uintptr_t)rank->host->base : 0,
+                       rank->host ? rank->host->chunk_bytes : 0);
+    return 0;
+}
+
+static int register_pools(struct weir_rank *rank)
+{
+    weir_device *device = rank->device;
+    const struct weir_geometry *geometry = rank->geometry;
+    int rc = device->ops->pool_register(device, geometry->device_pages, geometry->n_tensors,
+                                        geometry->n_layers, &rank->engine.device_pool);
+    if (rc == 0 && geometry->host_pages > 0)
+        rc = device->ops->pool_register(device, geometry->host_pages, geometry->n_tensors,
+                                        geometry->n_layers, &rank->engine.host_pool);
+    if (rc)
+        weir_log_line(&rank->log, WEIR_LOG_ERROR, "registering the pools failed with %s",
+                      weir_error_name(rc));
+    return rc;
+}
+
+static int open_queues(struct weir_rank *rank)
+{
+    uint32_t n_held = rank->engine.max_moves;
+    uint32_t n_items = 2 * rank->fences.n + rank->max_writes;
+    rank->writes = calloc(rank->max_writes, sizeof *rank->writes);
+    rank->items = calloc(n_items, sizeof *rank->items);
+    if (n_held > 0)
+        rank->held = malloc(n_held * sizeof *rank->held);
+    int rc = rank->writes && rank->items && (rank->held || n_held == 0) ? 0 : -ENOMEM;
+    if (rc == 0 && n_held > 0)
+        rc = weir_bitmap_create(&rank->device_seen, rank->geometry->device_pages);
+    if (rc == 0 && n_held > 0)
+        rc = weir_bitmap_create(&rank->host_seen, rank->geometry->host_pages);
+    if (rc) {
+        weir_log_line(&rank->log, WEIR_LOG_ERROR,
+                      "no memory for %u write-backs and %u moves in flight", rank->max_writes,
+                      n_held);
+        return rc;
+    }
+    for (uint32_t i = 0; i < n_held; i++)
+        rank->held[i].next = i + 1;
+    rank->n_free_held = n_held;
+    return 0;
+}
+
+static void sum_memory(struct weir_rank *rank)
+{
+    const struct weir_geometry *geometry = rank->geometry;
+    rank->memory.pinned_bytes =
+        weir_engine_pinned_bytes(&rank->engine) + rank->fences.n * sizeof *rank->fences.words;
+    rank->memory.other_bytes =
+        sizeof *rank + weir_engine_heap_bytes(&rank->engine) + sizeof *geometry +
+        geometry->n_tensors * sizeof *geometry->tensors +
+        (uint64_t)geometry->n_tensors * geometry->n_layers * sizeof *geometry->layer_index +
+        geometry->n_planes * sizeof *geometry->planes + rank->max_writes * sizeof *rank->writes +
+        (2 * rank->fences.n + rank->max_writes) * sizeof *rank->items +
+        rank->engine.max_moves * sizeof *rank->held + rank->device_seen.bytes +
+        rank->host_seen.bytes;
+}
+
+static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
+{
+    uint32_t max_steps = params->max_steps ? params->max_steps : DEFAULT_STEPS;
+    uint32_t n_slots = params->n_slots ? params->n_slots : max_steps;
+    rank->max_writes = params->max_write_backs ? params->max_write_backs : DEFAULT_WRITE_BACKS;
+    int rc = weir_geometry_create(&rank->geometry, params->shape, params->planes,
+                                  params->device_pages, params->host_layout, params->host_pages,
+                                  params->segment_pages, &rank->log);
+    if (rc == 0)
+        rc = open_pools(rank, params);
+    if (rc == 0)
+        rc = weir_engine_create(&rank->engine, rank->device, rank->geometry, n_slots, &rank->log);
+    if (rc == 0)
+        rc = register_pools(rank);
+    if (rc == 0)
+        rc = weir_fences_create(&rank->fences, rank->device, max_steps, &rank->log);
+    if (rc == 0)
+        rc = open_queues(rank);
+    return rc;
+}
+
+static void close_parts(struct weir_rank *rank)
+{
+    weir_device *device = rank->device;
+    uint32_t pools[] = { rank->engine.device_pool, rank->engine.host_pool };
+    weir_engine_destroy(&rank->engine);
+    for (size_t i = 0; i < sizeof pools / sizeof pools[0]; i++)
+        if (pools[i])
+            device->ops->pool_unregister(device, pools[i]);
+    weir_fences_destroy(&rank->fences);
+    weir_host_memory_destroy(&rank->host);
+    if (rank->device_base)
+        device->ops->memory_free(device, rank->device_base);
+    weir_geometry_destroy(&rank->geometry);
+    weir_bitmap_destroy(&rank->device_seen);
+    weir_bitmap_destroy(&rank->host_seen);
+    free(rank->writes);
+    free(rank->items);
+    free(rank->held);
+    free(rank);
+}
+
+/* ---- The object ----------------------------------------------------------- */
+
+int weir_rank_open(weir_rank **rank, weir_device *device, const weir_rank_params *params)
+{
+    if (!params)
+        return weir_invalid(device ? &device->log : NULL, "params must not be NULL");
+    if (params->struct_size != sizeof *params)
+        return weir_invalid(device ? &device->log : NULL,
+                            "params.struct_size is %u, must be %zu: use weir_rank_params_init",
+                            params->struct_size, sizeof *params);
+    if (!rank || !device)
+        return weir_invalid(&params->log, "%s must not be NULL", rank ? "device" : "rank");
+    int rc = check_params(params);
+    if (rc)
+        return rc;
+
+    struct weir_rank *made = calloc(1, sizeof *made);
+    if (!made)
+        return -ENOMEM;
+    made->device = device;
+    made->log = params->log;
+    rc = open_parts(made, params);
+    if (rc) {
+        close_parts(made);
+        return rc;
+    }
+    sum_memory(made);
+    atomic_fetch_add(&device->users, 1);
+    weir_log_line(&made->log, WEIR_LOG_INFO,
+                  "rank opened: device pool %" PRIu64 " bytes, host pool %" PRIu64
+                  " bytes, pinned words %" PRIu64 " bytes, all else %" PRIu64 " bytes",
+                  made->memory.device_pool_bytes, made->memory.host_pool_bytes,
+                  made->memory.pinned_bytes, made->memory.other_bytes);
+    *rank = made;
+    return 0;
+}
+
+void weir_rank_close(weir_rank **rank)
+{
+    if (!rank || !*rank)
+        return;
+    struct weir_rank *closed = *rank;
+    weir_device *device = closed->device;
+    weir_log log = closed->log;
+    /* The words of steps that have ended are still to be written by the
+     * server's streams. The lane carries the wait into its destruction. */
+    weir_fences_wait_all(&closed->fences, closed->engine.lanes[WEIR_WRITE_BACK].stream);
+    close_parts(closed);
+    *rank = NULL;
+    atomic_fetch_sub(&device->users, 1);
+    weir_log_line(&log, WEIR_LOG_INFO, "rank closed");
+}
+
+int weir_rank_synchronize(weir_rank *rank)
+{
+    if (!rank)
+        return -EINVAL;
+    weir_rank_catch_up(rank);
+    int result = 0;
+    for (int i = 0; i < 2; i++) {
+        int rc = rank->device->ops->stream_synchronize(rank->device, rank->engine.lanes[i].stream);
+        if (rc && !result)
+            result = rc;
+    }
+    return result;
+}
+
+/* ---- Looking inside ------------------------------------------------------- */
+
+uint64_t weir_rank_device_address(const weir_rank *rank, uint32_t tensor, uint32_t layer,
+                                  weir_device_page page)
+{
+    if (!rank)
+        return 0;
+    const struct weir_geometry *geometry = rank->geometry;
+    if (tensor >= geometry->n_tensors || layer >= geometry->n_layers || page.id < 0 ||
+        (uint32_t)page.id > geometry->device_pages ||
+        geometry->layer_index[(size_t)tensor * geometry->n_layers + layer] < 0)
+        return 0;
+    return weir_geometry_device(geometry, tensor, layer, page);
+}
+
+uint32_t weir_rank_cpu_pool(const weir_rank *rank)
+{
+    return rank ? rank->engine.device_pool : 0;
+}
+
+void weir_rank_get_memory(const weir_rank *rank, weir_rank_memory *memory)
+{
+    if (rank && memory)
+        *memory = rank->memory;
+}

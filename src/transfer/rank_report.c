@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/rank.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+
+/* What of a rank has ended, as long as it fits. Taking an item and clearing
+ * what was due are one act, so that nothing is reported twice or never. */
+struct gathering {
+    struct weir_rank *rank;
+    size_t capacity; /* bytes */
+    size_t n;
+    bool full; /* something was left for the next call */
+    bool lost; /* the device: nothing more will end */
+};
+
+static bool take(struct gathering *gathering, weir_report_kind kind, uint64_t number, int rc)
+{
+    if (weir_report_bytes(gathering->n + 1) > gathering->capacity) {
+        gathering->full = true;
+        return false;
+    }
+    gathering->rank->items[gathering->n++] =
+        (weir_report_item){ .number = number, .rc = rc, .kind = kind };
+    return true;
+}
+
+static void gather_steps(struct gathering *gathering)
+{
+    struct weir_rank *rank = gathering->rank;
+    for (uint64_t step = weir_rank_oldest(rank); step <= rank->fences.newest; step++) {
+        struct weir_rank_step *record = weir_rank_record(rank, step);
+        if (!record->step_due || weir_fences_open(&rank->fences, step))
+            continue;
+        bool passed = weir_fences_passed(&rank->fences, step);
+        if (!passed && !gathering->lost)
+            continue;
+        if (!take(gathering, WEIR_REPORT_STEP, step, passed ? 0 : -EIO))
+            return;
+        record->step_due = false;
+    }
+}
+
+/* Tickets end in the order of their lane. */
+static bool ticket_over(struct gathering *gathering, enum weir_direction direction,
+                        const struct weir_ticket *ticket, int *rc)
+{
+    bool ended = weir_engine_ended(&gathering->rank->engine, direction, ticket);
+    *rc = ended ? ticket->rc : -EIO;
+    return ended || gathering->lost;
+}
+
+static void gather_loads(struct gathering *gathering)
+{
+    struct weir_rank *rank = gathering->rank;
+    for (uint64_t step = weir_rank_oldest(rank); step <= rank->fences.newest; step++) {
+        struct weir_rank_step *record = weir_rank_record(rank, step);
+        if (!record->load_due)
+            continue;
+        int rc;
+        if (!ticket_over(gathering, WEIR_LOAD, &record->load, &rc) ||
+            !take(gathering, WEIR_REPORT_LOAD, step, rc))
+            return;
+        record->load_due = false;
+    }
+}
+
+static void gather_writes(struct gathering *gathering)
+{
+    struct weir_rank *rank = gathering->rank;
+    while (rank->n_writes > 0) {
+        const struct weir_rank_write *write = &rank->writes[rank->first_write];
+        int rc;
+        if (!ticket_over(gathering, WEIR_WRITE_BACK, &write->ticket, &rc) ||
+            !take(gathering, WEIR_REPORT_WRITE_BACK, write->number, rc))
+            return;
+        rank->first_write = (rank->first_write + 1) % rank->max_writes;
+        rank->n_writes--;
+    }
+}
+
+int weir_rank_report(weir_rank *rank, void *report, size_t capacity, size_t *bytes)
+{
+    if (!rank)
+        return -EINVAL;
+    if (!report || !bytes)
+        return weir_invalid(&rank->log, "%s must not be NULL", report ? "bytes" : "report");
+    if ((uintptr_t)report % 8)
+        return weir_invalid(&rank->log, "report must be 8-byte aligned");
+    weir_rank_catch_up(rank);
+    struct gathering gathering = {
+        .rank = rank,
+        .capacity = capacity,
+        .lost = rank->device->ops->status(rank->device) != 0,
+    };
+    gather_steps(&gathering);
+    gather_loads(&gathering);
+    gather_writes(&gathering);
+    if (gathering.n == 0) {
+        if (gathering.full)
+            return -ENOSPC;
+        *bytes = 0;
+        return 0;
+    }
+    return weir_report_encode(rank->items, gathering.n, report, capacity, bytes, &rank->log);
+}
