@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEIR_TOOLS_HANDS_H
+#define WEIR_TOOLS_HANDS_H
+
+/* The ranks of a replay, each with a CPU device and the stream that it computes
+ * on; or none at all, and every order is answered at once.
+ *
+ *   step s ─► works[s % WEIR_REPLAY_STEPS] ─ parts: which request, from token
+ *                │                            `begin` to `end` is computed
+ *                └─ launches[rank][layer]  ─► stream of the rank
+ *
+ * A work item is used again when all ranks have reported the end of its step;
+ * until then it keeps its requests. */
+
+#include "replay.h"
+#include "request.h"
+
+struct weir_hands;
+
+/* One sequence's share of a step: tokens [0, begin) are read, [begin, end)
+ * computed. */
+struct weir_step_part {
+    struct weir_replay_request *request;
+    size_t begin;
+    size_t end;
+};
+
+/* `options` and `pool` must outlive the hands; requests go back to the pool. */
+int weir_hands_open(struct weir_hands **hands, const struct weir_replay_options *options,
+                    const weir_shape *shape, uint32_t device_pages, struct weir_request_pool *pool);
+
+/* Waits for all work and frees all. A NULL content is allowed. */
+void weir_hands_close(struct weir_hands **hands);
+
+/* Whether the next step can be given to them. */
+bool weir_hands_ready(const struct weir_hands *hands);
+
+/* Carries out an order: loads, the forward pass of n parts, write-backs. */
+int weir_hands_step(struct weir_hands *hands, weir_cache *cache, const void *order, size_t bytes,
+                    const struct weir_step_part *parts, size_t n);
+
+/* Carries what has ended to the cache; *any tells whether there was anything. */
+int weir_hands_collect(struct weir_hands *hands, weir_cache *cache, bool *any);
+
+/* Blocks until everything enqueued has ended. */
+int weir_hands_wait(struct weir_hands *hands);
+
+/* In all of the replay: bytes that differ, races, report items that tell of a
+ * failure. */
+uint64_t weir_hands_wrong_bytes(const struct weir_hands *hands);
+uint64_t weir_hands_races(const struct weir_hands *hands);
+uint64_t weir_hands_failures(const struct weir_hands *hands);
+
+#endif

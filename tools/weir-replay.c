@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* weir-replay: the command line. Exit status: 0; 1 a wrong byte, a race or a
+ * failed transfer; 2 bad input; 3 anything else that failed. */
+
+#include "numbers.h"
+#include "replay.h"
+#include "summary.h"
+
+#include <weir/policy.h>
+#include <weir/version.h>
+
+#include <argp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum exit_status {
+    EXIT_WRONG = 1,
+    EXIT_BAD_INPUT = 2,
+    EXIT_BROKEN = 3
+};
+
+enum device_choice {
+    DEVICE_UNSET,
+    DEVICE_CPU,
+    DEVICE_NONE
+};
+
+struct command {
+    struct weir_replay_options options;
+    enum device_choice device;
+    const char *trace;
+    const char *json;
+};
+
+enum option_key {
+    KEY_BLOCK_TOKENS = 256,
+    KEY_PAGE_TOKENS,
+    KEY_DEVICE_PAGES,
+    KEY_HOST_PAGES,
+    KEY_POLICY,
+    KEY_WRITE_BACK,
+    KEY_OFFERED,
+    KEY_SHAPE,
+    KEY_HOST_LAYOUT,
+    KEY_DEVICE,
+    KEY_BATCH,
+    KEY_RANKS,
+    KEY_ACTIVE,
+    KEY_PASSES,
+    KEY_VERIFY,
+    KEY_JSON
+};
+
+static const struct argp_option option_list[] = {
+    { 0, 0, 0, 0, "The trace:", 1 },
+    { "block-tokens", KEY_BLOCK_TOKENS, "N", 0, "Tokens that one id stands for (512)", 0 },
+    { "passes", KEY_PASSES, "N", 0, "Replay it N times with fresh ids, report the last (1)", 0 },
+    { 0, 0, 0, 0, "The cache:", 2 },
+    { "page-tokens", KEY_PAGE_TOKENS, "N", 0, "Tokens of a page (as --block-tokens)", 0 },
+    { "device-pages", KEY_DEVICE_PAGES, "N", 0, "Pages of device memory; 0: no limit (0)", 0 },
+    { "host-pages", KEY_HOST_PAGES, "N", 0, "Pages of host memory; 0: no host tier (0)", 0 },
+    { "policy", KEY_POLICY, "NAME", 0, "Eviction policy (lru)", 0 },
+    { "write-back", KEY_WRITE_BACK, "NAME", 0, "Write-back policy (write_through)", 0 },
+    { "offered", KEY_OFFERED, "PERCENT", 0, "Share of a tier that is kept free or offered (5)", 0 },
+    { 0, 0, 0, 0, "The server:", 3 },
+    { "batch", KEY_BATCH, "N", 0, "Requests that one step prefills (1)", 0 },
+    { "active", KEY_ACTIVE, "N", 0,
+      "Requests that decode at a time; 0: a request ends with its prefill (0)", 0 },
+    { 0, 0, 0, 0, "The ranks:", 4 },
+    { "device", KEY_DEVICE, "cpu|none", 0,
+      "What moves the bytes; none: only the cache runs (none; cpu with --verify)", 0 },
+    { "ranks", KEY_RANKS, "N", 0, "Number of ranks (1)", 0 },
+    { "shape", KEY_SHAPE, "LAYERS,TENSORS,ROW_BYTES", 0, "What a page holds (2,2,16)", 0 },
+    { "host-layout", KEY_HOST_LAYOUT, "NAME", 0, "Order of bytes in host memory (segmented)", 0 },
+    { "verify", KEY_VERIFY, 0, 0, "Compare all pages that a step uses with their pattern", 0 },
+    { 0, 0, 0, 0, "The result:", 5 },
+    { "json", KEY_JSON, "FILE", 0, "Write it as JSON; -: to standard output, without a table", 0 },
+    { 0, 0, 0, 0, 0, 0 }
+};
+
+/* ---- Reading options ----------------------------------------------------- */
+
+static void read_u32(struct argp_state *state, const char *name, const char *text, uint32_t least,
+                     uint32_t most, uint32_t *value)
+{
+    uint64_t number = least;
+    if (!weir_read_number(&text, 0, least, most, &number))
+        argp_error(state, "--%s must be an integer from %u to %u", name, least, most);
+    *value = (uint32_t)number;
+}
+
+static void read_offered(struct argp_state *state, const char *text, double *offered)
+{
+    char *rest;
+    double percent = strtod(text, &rest);
+    if (rest == text || *rest || !(percent >= 0 && percent <= 50))
+        argp_error(state, "--offered must be a number from 0 to 50");
+    *offered = percent / 100;
+}
+
+static void read_shape(struct argp_state *state, const char *text,
+                       struct weir_replay_options *options)
+{
+    uint64_t layers = 1;
+    uint64_t tensors = 1;
+    uint64_t row_bytes = 1;
+    if (!weir_read_number(&text, ',', 1, WEIR_MAX_LAYERS, &layers) ||
+        !weir_read_number(&text, ',', 1, WEIR_MAX_TENSORS, &tensors) ||
+        !weir_read_number(&text, 0, 1, WEIR_MAX_ROW_BYTES, &row_bytes))
+        argp_error(state, "--shape must be LAYERS,TENSORS,ROW_BYTES of at most %u,%u,%u",
+                   WEIR_MAX_LAYERS, WEIR_MAX_TENSORS, WEIR_MAX_ROW_BYTES);
+    options->n_layers = (uint32_t)layers;
+    options->n_tensors = (uint32_t)tensors;
+    options->row_bytes = (uint32_t)row_bytes;
+}
+
+/* A list of names for a message: "a, b, c". */
+static void append_name(char *list, size_t capacity, const char *name)
+{
+    size_t length = strlen(list);
+    snprintf(list + length, capacity - length, "%s%s", length ? ", " : "", name);
+}
+
+static void read_policy(struct argp_state *state, const char *text, const char **policy)
+{
+    char list[256] = "";
+    *policy = text;
+    if (weir_evict_policy_find(text))
+        return;
+    for (size_t i = 0; weir_evict_policy_at(i); i++)
+        append_name(list, sizeof list, weir_evict_policy_at(i)->name);
+    argp_error(state, "--policy %s is unknown; there are: %s", text, list);
+}
+
+static void read_write_back(struct argp_state *state, const char *text, const char **write_back)
+{
+    char list[256] = "";
+    weir_write_policy policy;
+    *write_back = text;
+    if (weir_write_policy_parse(text, &policy) == 0)
+        return;
+    for (size_t i = 0; weir_write_policy_name_at(i); i++)
+        append_name(list, sizeof list, weir_write_policy_name_at(i));
+    argp_error(state, "--write-back %s is unknown or out of range; there are: %s", text, list);
+}
+
+static void read_layout(struct argp_state *state, const char *text, weir_host_layout *layout)
+{
+    char list[256] = "";
+    if (weir_host_layout_parse(text, layout) == 0)
+        return;
+    for (int i = 0; weir_host_layout_name((weir_host_layout)i); i++)
+        append_name(list, sizeof list, weir_host_layout_name((weir_host_layout)i));
+    argp_error(state, "--host-layout %s is unknown; there are: %s", text, list);
+}
+
+static void read_device(struct argp_state *state, const char *text, enum device_choice *device)
+{
+    if (strcmp(text, "cpu") == 0)
+        *device = DEVICE_CPU;
+    else if (strcmp(text, "none") == 0)
+        *device = DEVICE_NONE;
+    else
+        argp_error(state, "--device %s is unknown; there are: cpu, none", text);
+}
+
+static void finish(struct argp_state *state, struct command *command)
+{
+    struct weir_replay_options *options = &command->options;
+    if (!command->trace)
+        argp_error(state, "no trace given");
+    if (options->verify && command->device == DEVICE_NONE)
+        argp_error(state, "--verify needs bytes to look at: --device cpu");
+    options->device = command->device == DEVICE_CPU || options->verify;
+    if (!options->page_tokens) {
+        if (options->block_tokens > WEIR_MAX_PAGE_TOKENS)
+            argp_error(state, "--page-tokens is needed where --block-tokens is above %u",
+                       WEIR_MAX_PAGE_TOKENS);
+        options->page_tokens = options->block_tokens;
+    }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state)
+{
+    struct command *command = state->input;
+    struct weir_replay_options *options = &command->options;
+    switch (key) {
+    case KEY_BLOCK_TOKENS:
+        read_u32(state, "block-tokens", text, 1, 1u << 20, &options->block_tokens);
+        break;
+    case KEY_PAGE_TOKENS:
+        read_u32(state, "page-tokens", text, 1, WEIR_MAX_PAGE_TOKENS, &options->page_tokens);
+        break;
+    case KEY_DEVICE_PAGES:
+        read_u32(state, "device-pages", text, 0, 1u << 30, &options->device_pages);
+        break;
+    case KEY_HOST_PAGES:
+        read_u32(state, "host-pages", text, 0, 1u << 30, &options->host_pages);
+        break;
+    case KEY_POLICY:
+        read_policy(state, text, &options->policy);
+        break;
+    case KEY_WRITE_BACK:
+        read_write_back(state, text, &options->write_back);
+        break;
+    case KEY_OFFERED:
+        read_offered(state, text, &options->offered);
+        break;
+    case KEY_SHAPE:
+        read_shape(state, text, options);
+        break;
+    case KEY_HOST_LAYOUT:
+        read_layout(state, text, &options->host_layout);
+        break;
+    case KEY_DEVICE:
+        read_device(state, text, &command->device);
+        break;
+    case KEY_BATCH:
+        read_u32(state, "batch", text, 1, 4096, &options->batch);
+        break;
+    case KEY_RANKS:
+        read_u32(state, "ranks", text, 1, 64, &options->n_ranks);
+        break;
+    case KEY_ACTIVE:
+        read_u32(state, "active", text, 0, 1u << 16, &options->active);
+        break;
+    case KEY_PASSES:
+        read_u32(state, "passes", text, 1, 1000, &options->passes);
+        break;
+    case KEY_VERIFY:
+        options->verify = true;
+        break;
+    case KEY_JSON:
+        command->json = text;
+        break;
+    case ARGP_KEY_ARG:
+        if (command->trace)
+            argp_error(state, "more than one trace given");
+        command->trace = text;
+        break;
+    case ARGP_KEY_END:
+        finish(state, command);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+/* ---- The run ------------------------------------------------------------- */
+
+static void show_progress(uint32_t pass, uint32_t passes, size_t done, size_t requests)
+{
+    fprintf(stderr, "\rpass %u of %u: %zu of %zu requests\033[K", pass, passes, done, requests);
+}
+
+static void complain(const char *path, uint64_t line, const char *text)
+{
+    if (line)
+        fprintf(stderr, "weir-replay: %s:%llu: %s\n", path, (unsigned long long)line, text);
+    else
+        fprintf(stderr, "weir-replay: %s: %s\n", path, text);
+}
+
+/* A trace made for another block size replays all the same, but its numbers
+ * mean little. */
+static void warn_of_lengths(const struct command *command, const struct weir_trace *trace)
+{
+    uint64_t block = command->options.block_tokens;
+    for (size_t i = 0; i < trace->n_requests; i++) {
+        const struct weir_trace_request *request = &trace->requests[i];
+        if ((request->input_length + block - 1) / block == request->n_ids)
+            continue;
+        complain(command->trace, request->line,
+                 "warning: input_length does not match so many ids of --block-tokens tokens");
+        return;
+    }
+}
+
+static int run(const struct command *command, const struct weir_trace *trace)
+{
+    struct weir_replay_result result;
+    int rc = weir_replay_run(trace, &command->options, &result);
+    if (command->options.progress)
+        fputs("\r\033[K", stderr);
+    if (rc) {
+        complain(command->trace, result.error_line, result.error);
+        return rc == -EINVAL || rc == -E2BIG ? EXIT_BAD_INPUT : EXIT_BROKEN;
+    }
+    bool json_only = command->json && strcmp(command->json, "-") == 0;
+    if (!json_only)
+        weir_summary_print(&result);
+    rc = command->json
+             ? weir_summary_write(command->json, command->trace, &command->options, &result)
+             : 0;
+    if (rc) {
+        complain(command->json, 0, strerror(-rc));
+        return EXIT_BAD_INPUT;
+    }
+    return result.wrong_bytes || result.races || result.failed_transfers ? EXIT_WRONG : 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        option_list,
+        parse,
+        "TRACE",
+        "Replays a trace of requests through a weir cache and tells what was found where. TRACE "
+        "is in Mooncake's format: a JSON object a line, with timestamp, input_length, "
+        "output_length and hash_ids.\vThe exit status is 1 after a wrong byte, a race or a failed "
+        "transfer, 2 after bad input, 3 if anything else failed.",
+        NULL,
+        NULL,
+        NULL
+    };
+    struct command command = {
+        .options = { .block_tokens = 512,
+                     .policy = "lru",
+                     .write_back = "write_through",
+                     .offered = 0.05,
+                     .n_layers = 2,
+                     .n_tensors = 2,
+                     .row_bytes = 16,
+                     .host_layout = WEIR_HOST_SEGMENTED,
+                     .batch = 1,
+                     .n_ranks = 1,
+                     .passes = 1 },
+    };
+    argp_err_exit_status = EXIT_BAD_INPUT;
+    argp_program_version = weir_version();
+    argp_parse(&argp, argc, argv, 0, NULL, &command);
+    if (isatty(STDERR_FILENO))
+        command.options.progress = show_progress;
+
+    struct weir_trace *trace = NULL;
+    struct weir_trace_error error;
+    if (weir_trace_read(&trace, command.trace, &error)) {
+        complain(command.trace, error.line, error.text);
+        return EXIT_BAD_INPUT;
+    }
+    warn_of_lengths(&command, trace);
+    int status = run(&command, trace);
+    weir_trace_destroy(&trace);
+    return status;
+}
