@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank_world.h"
+#include "rank_random.h"
 
 static const weir_tensor tensors[] = { { .page_bytes = 2 * 8, .row_bytes = 8 },
                                        { .page_bytes = 2 * 3, .row_bytes = 3 } };

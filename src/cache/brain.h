@@ -231,6 +231,10 @@ void weir_tier_keep(weir_cache *cache, enum tier_id tier, int32_t ref);
 /* The write-back for which a device copy waited has ended: offers it. */
 void weir_tier_cleaned(weir_cache *cache, int32_t ref);
 
+/* The entry has no device copy after all: what is hot below it, which no
+ * sequence holds any more, is to be so no longer. */
+void weir_tier_cool_below(weir_cache *cache, int32_t ref);
+
 bool weir_tier_is_hot(const weir_cache *cache, enum tier_id tier, int32_t ref);
 bool weir_tier_is_candidate(const weir_cache *cache, enum tier_id tier, int32_t ref);
 

@@ -151,11 +151,13 @@ static int build(weir_cache *cache, const weir_cache_params *p)
 
 int weir_cache_create(weir_cache **out, const weir_cache_params *params)
 {
-    if (!out || !params)
+    if (!params)
         return -EINVAL;
     int rc = check_params(params);
     if (rc)
         return rc;
+    if (!out)
+        return weir_invalid(&params->log, "cache_create: cache is NULL");
     weir_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return -ENOMEM;

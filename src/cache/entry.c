@@ -26,6 +26,7 @@ void weir_entry_cancel_load(weir_cache *cache, int32_t ref)
     weir_page_pool_set_owner(cache->tiers[DEVICE].pool, page, WEIR_NO_OWNER);
     weir_tier_unpin(cache, DEVICE, page);
     weir_tier_unpin(cache, HOST, entry->page[HOST]);
+    weir_tier_cool_below(cache, ref);
 }
 
 /* Removes an entry that has nothing below it. */

@@ -114,10 +114,12 @@ static void unpin_path(weir_cache *cache, const struct plan *plan)
 {
     for (uint32_t i = plan->n_hit; i-- > 0;) {
         const struct entry *entry = &cache->entries[cache->path[i]];
-        if (entry->page[DEVICE])
+        if (entry->page[DEVICE]) {
             weir_device_let_go(cache, entry->page[DEVICE]);
-        else
+        } else {
             weir_tier_unpin(cache, HOST, entry->page[HOST]);
+            weir_tier_cool_below(cache, cache->path[i]);
+        }
     }
 }
 

@@ -152,7 +152,7 @@ static void unqueue_event(weir_cache *cache, struct seq *seq)
 
 void weir_seq_queue_event(weir_cache *cache, struct seq *seq)
 {
-    if (seq->event_queued)
+    if (seq->event_queued || seq->closing)
         return;
     int32_t index = seq_index(cache, seq);
     seq->event_queued = true;
@@ -205,10 +205,13 @@ int weir_seq_close(weir_seq *handle)
     struct seq *seq = weir_seq_find(*handle, &rc);
     if (!seq)
         return rc;
-    if (seq->in_step)
+    if (seq->in_step) {
+        weir_seq_drop_claim(handle->cache, seq);
+        unqueue_event(handle->cache, seq);
         seq->closing = true;
-    else
+    } else {
         weir_seq_release(handle->cache, seq);
+    }
     *handle = (weir_seq){ 0 };
     return 0;
 }
@@ -352,6 +355,12 @@ int weir_seq_pages(weir_seq handle, size_t from, uint32_t kernel_page_tokens, in
         return weir_invalid(&cache->log, "seq_pages: from is %zu, not a multiple of %u", from,
                             kernel_page_tokens);
     uint32_t ratio = cache->page_tokens / kernel_page_tokens;
+    uint32_t size = weir_page_pool_size(cache->tiers[DEVICE].pool);
+    if (size >= INT32_MAX / ratio)
+        return weir_invalid(&cache->log,
+                            "seq_pages: kernel_page_tokens is %u, with %u device pages of %u "
+                            "tokens the ids exceed an int32",
+                            kernel_page_tokens, size, cache->page_tokens);
     size_t all = (size_t)seq->n_pages * ratio;
     size_t first = from / kernel_page_tokens;
     *n = first < all ? all - first : 0;

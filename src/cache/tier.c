@@ -199,6 +199,33 @@ static void clean(weir_cache *cache, int32_t *refs, uint32_t n)
         weir_tier_cleaned(cache, refs[i]);
 }
 
+/* Makes a hot device copy that no sequence holds what it was before a request
+ * had a look at it: on offer, or being written back for that. */
+static void cool(weir_cache *cache, int32_t ref)
+{
+    if (weir_page_pool_pins(cache->tiers[DEVICE].pool, cache->entries[ref].page[DEVICE]))
+        start_cleaning(cache, ref);
+    else
+        offer(cache, DEVICE, ref);
+    weir_tier_update(cache, DEVICE, ref);
+}
+
+void weir_tier_cool_below(weir_cache *cache, int32_t ref)
+{
+    int32_t at = ref;
+    while (cache->entries[ref].kids_hot[DEVICE]) {
+        if (cache->entries[at].kids_hot[DEVICE] == 0) {
+            cool(cache, at);
+            at = weir_radix_parent(cache->radix, at);
+            continue;
+        }
+        int32_t child = weir_radix_first_child(cache->radix, at);
+        while (!weir_tier_is_hot(cache, DEVICE, child))
+            child = weir_radix_next_sibling(cache->radix, child);
+        at = child;
+    }
+}
+
 uint32_t weir_tier_make_room(weir_cache *cache, enum tier_id id, uint32_t n)
 {
     struct tier *tier = &cache->tiers[id];

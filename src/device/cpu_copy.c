@@ -40,17 +40,23 @@ static uint64_t key_word(uint64_t key, uint64_t index)
     return word ^ word >> 29;
 }
 
+static void scramble_word(uint8_t *to, const uint8_t *from, size_t bytes, uint64_t key_word)
+{
+    uint64_t word = 0;
+    if (from)
+        memcpy(&word, from, bytes);
+    word ^= key_word;
+    memcpy(to, &word, bytes);
+}
+
 /* to = from ^ key, or to = key if `from` is NULL; word `index` of the key first. */
 static void scramble(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t key, uint64_t index)
 {
-    for (uint64_t at = 0; at < bytes; at += 8, index++) {
-        size_t n = bytes - at < 8 ? (size_t)(bytes - at) : 8;
-        uint64_t word = 0;
-        if (from)
-            memcpy(&word, from + at, n);
-        word ^= key_word(key, index);
-        memcpy(to + at, &word, n);
-    }
+    uint64_t at = 0;
+    for (; at + 8 <= bytes; at += 8)
+        scramble_word(to + at, from ? from + at : NULL, 8, key_word(key, index++));
+    if (at < bytes)
+        scramble_word(to + at, from ? from + at : NULL, (size_t)(bytes - at), key_word(key, index));
 }
 
 static uint64_t words_per_row(const struct weir_copy *copy)

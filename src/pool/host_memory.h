@@ -40,9 +40,10 @@ struct weir_host_memory_params {
     uint32_t touch_threads;
 };
 
-/* Maps, on the device's NUMA node if the host has a choice, touches and pins. A chunk that cannot be pinned is tried again at half
- * the size, with all chunks, down to the granule; nothing stays registered or
- * mapped on failure. Blocks while memory is touched.
+/* Maps, on the device's NUMA node if the host has a choice, touches and pins. A
+ * chunk that cannot be pinned is tried again at half the size, with all chunks,
+ * down to the granule; nothing stays registered or mapped on failure. Blocks
+ * while memory is touched.
  * -EINVAL, -ENOSPC: bytes_limit; -ENOMEM; else the device's error. */
 int weir_host_memory_create(struct weir_host_memory **memory, weir_device *device,
                             const struct weir_host_memory_params *params, const weir_log *log);
