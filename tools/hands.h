@@ -2,12 +2,12 @@
 #ifndef WEIR_TOOLS_HANDS_H
 #define WEIR_TOOLS_HANDS_H
 
-/* The ranks of a replay, each with a CPU device and the stream that it computes
- * on; or none at all, and every order is answered at once.
+/* The ranks of a replay, on CPU devices or on a GPU, each with the stream that
+ * it computes on; or none at all, and every order is answered at once.
  *
  *   step s ─► works[s % WEIR_REPLAY_STEPS] ─ parts: which request, from token
  *                │                            `begin` to `end` is computed
- *                └─ launches[rank][layer]  ─► stream of the rank
+ *                └─ layer after layer ─────► stream of each rank
  *
  * A work item is used again when all ranks have reported the end of its step;
  * until then it keeps its requests. */
@@ -42,7 +42,8 @@ int weir_hands_step(struct weir_hands *hands, weir_cache *cache, const void *ord
 /* Carries what has ended to the cache; *any tells whether there was anything. */
 int weir_hands_collect(struct weir_hands *hands, weir_cache *cache, bool *any);
 
-/* Blocks until everything enqueued has ended. */
+/* Blocks until the oldest step at least has ended, or if none is in flight all
+ * copies. */
 int weir_hands_wait(struct weir_hands *hands);
 
 /* In all of the replay: bytes that differ, races, report items that tell of a

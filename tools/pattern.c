@@ -6,7 +6,6 @@
 /* The same constants in 32 bits; odd, so that multiplying is a permutation. */
 #define STRIDE 0xbb67ae85u
 #define FACTOR 0x6a09e667u
-#define WORD_STRIDE UINT64_C(0x9e3779b97f4a7c15) /* of the golden ratio */
 
 void weir_pattern_tokens(int32_t *tokens, size_t n, enum weir_pattern_source source, uint64_t id,
                          uint32_t pass)
@@ -40,22 +39,16 @@ uint64_t weir_pattern_place(uint32_t rank, uint32_t layer, uint32_t tensor)
     return weir_pattern_mix(weir_pattern_mix(rank, layer), tensor);
 }
 
-static inline uint64_t word(uint64_t seed, size_t index)
-{
-    uint64_t x = (seed + index * WORD_STRIDE) * UINT64_C(0xbb67ae8584caa73b);
-    return x ^ x >> 32;
-}
-
 void weir_pattern_fill(void *row, size_t bytes, uint64_t place, uint64_t fingerprint)
 {
     uint64_t seed = weir_pattern_mix(place, fingerprint);
     unsigned char *out = row;
     size_t i = 0;
     for (; (i + 1) * 8 <= bytes; i++) {
-        uint64_t value = word(seed, i);
+        uint64_t value = weir_pattern_word(seed, i);
         memcpy(out + i * 8, &value, 8);
     }
-    uint64_t value = word(seed, i);
+    uint64_t value = weir_pattern_word(seed, i);
     memcpy(out + i * 8, &value, bytes - i * 8);
 }
 
@@ -77,6 +70,6 @@ size_t weir_pattern_compare(const void *row, size_t bytes, uint64_t place, uint6
     size_t wrong = 0;
     size_t i = 0;
     for (; (i + 1) * 8 <= bytes; i++)
-        wrong += different_bytes(in + i * 8, word(seed, i), 8);
-    return wrong + different_bytes(in + i * 8, word(seed, i), bytes - i * 8);
+        wrong += different_bytes(in + i * 8, weir_pattern_word(seed, i), 8);
+    return wrong + different_bytes(in + i * 8, weir_pattern_word(seed, i), bytes - i * 8);
 }

@@ -12,24 +12,14 @@
  * wrong place or half loaded differs from what is expected. All functions are
  * pure and the same on every run. */
 
+#include "pattern_word.h"
+
 #include <stddef.h>
-#include <stdint.h>
 
 enum weir_pattern_source {
     WEIR_PATTERN_PROMPT, /* id of a trace's block */
     WEIR_PATTERN_ANSWER  /* id of a request */
 };
-
-/* Mixes a value into a running 64-bit hash; in no symmetric way, so that a
- * value that equals the hash is nothing special. */
-static inline uint64_t weir_pattern_mix(uint64_t hash, uint64_t value)
-{
-    /* fractional parts of the golden ratio and the square roots of 3 and 2 */
-    uint64_t x = (hash + UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xbb67ae8584caa73b) ^ value;
-    x ^= x >> 32;
-    x *= UINT64_C(0x6a09e667f3bcc909);
-    return x ^ x >> 29;
-}
 
 /* Writes n tokens, each 0 or more. The same id in another pass or of another
  * source gives other tokens; a longer n begins with the same ones. */

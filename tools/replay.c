@@ -33,6 +33,12 @@ struct replay {
     uint64_t now_ns;
 };
 
+const char *weir_replay_device_name(enum weir_replay_device device)
+{
+    static const char *const names[] = { "none", "cpu", "cuda" };
+    return names[device];
+}
+
 static int fail(struct replay *replay, int rc, const char *call)
 {
     snprintf(replay->result->error, sizeof replay->result->error, "%s: %s", call,
@@ -55,7 +61,7 @@ static size_t pages_of(const struct weir_replay_options *options, size_t tokens)
 /* ---- Steps --------------------------------------------------------------- */
 
 /* Carries reports from the ranks to the cache and lets the cache do what is
- * due. wait: if there is no report, waits for all work and looks again. */
+ * due. wait: if there is no report, waits for some work and looks again. */
 static int carry(struct replay *replay, bool wait)
 {
     bool any;
@@ -203,7 +209,7 @@ static int open_request(struct replay *replay, size_t index)
                             replay->pass);
     weir_pattern_tokens(request->tokens + n_prompt, n_tokens - n_prompt, WEIR_PATTERN_ANSWER, index,
                         replay->pass);
-    if (options->device)
+    if (options->device != WEIR_REPLAY_NONE)
         weir_pattern_fingerprints(request->fingerprints, request->tokens, n_tokens, 0);
     weir_key key = { .tokens = request->tokens, .n_tokens = n_prompt };
     weir_seq_params params;

@@ -2,7 +2,8 @@
 #ifndef WEIR_TOOLS_REPLAY_H
 #define WEIR_TOOLS_REPLAY_H
 
-/* Replays a trace through a cache, with ranks on CPU devices or with none.
+/* Replays a trace through a cache, with ranks on CPU devices, on a GPU or with
+ * none.
  *
  *   trace ─► request ─► cache ──order──► hands ─► ranks, devices, pattern
  *                         ▲                │
@@ -14,14 +15,26 @@
 #include "trace.h"
 
 #include <weir/shape.h>
+#include <weir/transfer.h>
 
 #define WEIR_REPLAY_STEPS 4u /* steps in flight */
+
+/* NONE: each order is answered at once. */
+enum weir_replay_device {
+    WEIR_REPLAY_NONE,
+    WEIR_REPLAY_CPU,
+    WEIR_REPLAY_CUDA
+};
+
+/* "none", "cpu", "cuda". */
+const char *weir_replay_device_name(enum weir_replay_device device);
 
 /*   block_tokens  tokens that one id of the trace stands for
  *   device_pages  0: as many as never need an eviction
  *   host_pages    0: no host tier
  *   offered       share, 0..0.5
- *   device        ranks on CPU devices; false: each order is answered at once
+ *   device        what the ranks run on
+ *   engine        what moves the bytes on a GPU
  *   verify        compare all pages that a step uses, and check the cache's
  *                 invariants after each pass
  *   batch         requests that one step prefills
@@ -42,7 +55,8 @@ struct weir_replay_options {
     uint32_t n_tensors;
     uint32_t row_bytes;
     weir_host_layout host_layout;
-    bool device;
+    enum weir_replay_device device;
+    weir_transfer_engine engine;
     bool verify;
     uint32_t batch;
     uint32_t active;

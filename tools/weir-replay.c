@@ -21,15 +21,9 @@ enum exit_status {
     EXIT_BROKEN = 3
 };
 
-enum device_choice {
-    DEVICE_UNSET,
-    DEVICE_CPU,
-    DEVICE_NONE
-};
-
 struct command {
     struct weir_replay_options options;
-    enum device_choice device;
+    bool device_given;
     const char *trace;
     const char *json;
 };
@@ -45,6 +39,7 @@ enum option_key {
     KEY_SHAPE,
     KEY_HOST_LAYOUT,
     KEY_DEVICE,
+    KEY_ENGINE,
     KEY_BATCH,
     KEY_RANKS,
     KEY_ACTIVE,
@@ -69,9 +64,11 @@ static const struct argp_option option_list[] = {
     { "active", KEY_ACTIVE, "N", 0,
       "Requests that decode at a time; 0: a request ends with its prefill (0)", 0 },
     { 0, 0, 0, 0, "The ranks:", 4 },
-    { "device", KEY_DEVICE, "cpu|none", 0,
-      "What moves the bytes; none: only the cache runs (none; cpu with --verify)", 0 },
-    { "ranks", KEY_RANKS, "N", 0, "Number of ranks (1)", 0 },
+    { "device", KEY_DEVICE, "cpu|cuda|none", 0,
+      "Where the bytes are; none: only the cache runs (none; cpu with --verify)", 0 },
+    { "engine", KEY_ENGINE, "NAME", 0,
+      "What moves them with --device cuda: auto, tma, vector or copy (auto)", 0 },
+    { "ranks", KEY_RANKS, "N", 0, "Number of ranks; cuda: all on the first GPU (1)", 0 },
     { "shape", KEY_SHAPE, "LAYERS,TENSORS,ROW_BYTES", 0, "What a page holds (2,2,16)", 0 },
     { "host-layout", KEY_HOST_LAYOUT, "NAME", 0, "Order of bytes in host memory (segmented)", 0 },
     { "verify", KEY_VERIFY, 0, 0, "Compare all pages that a step uses with their pattern", 0 },
@@ -156,14 +153,35 @@ static void read_layout(struct argp_state *state, const char *text, weir_host_la
     argp_error(state, "--host-layout %s is unknown; there are: %s", text, list);
 }
 
-static void read_device(struct argp_state *state, const char *text, enum device_choice *device)
+static void read_device(struct argp_state *state, const char *text, struct command *command)
 {
-    if (strcmp(text, "cpu") == 0)
-        *device = DEVICE_CPU;
-    else if (strcmp(text, "none") == 0)
-        *device = DEVICE_NONE;
-    else
-        argp_error(state, "--device %s is unknown; there are: cpu, none", text);
+    static const enum weir_replay_device devices[] = { WEIR_REPLAY_CPU, WEIR_REPLAY_CUDA,
+                                                       WEIR_REPLAY_NONE };
+    char list[64] = "";
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        const char *name = weir_replay_device_name(devices[i]);
+        append_name(list, sizeof list, name);
+        if (strcmp(text, name) != 0)
+            continue;
+        command->options.device = devices[i];
+        command->device_given = true;
+        return;
+    }
+    argp_error(state, "--device %s is unknown; there are: %s", text, list);
+}
+
+static void read_engine(struct argp_state *state, const char *text, weir_transfer_engine *engine)
+{
+    char list[64] = "";
+    for (int i = 0; weir_transfer_engine_name((weir_transfer_engine)i); i++) {
+        const char *name = weir_transfer_engine_name((weir_transfer_engine)i);
+        append_name(list, sizeof list, name);
+        if (strcmp(text, name) != 0)
+            continue;
+        *engine = (weir_transfer_engine)i;
+        return;
+    }
+    argp_error(state, "--engine %s is unknown; there are: %s", text, list);
 }
 
 static void finish(struct argp_state *state, struct command *command)
@@ -171,9 +189,12 @@ static void finish(struct argp_state *state, struct command *command)
     struct weir_replay_options *options = &command->options;
     if (!command->trace)
         argp_error(state, "no trace given");
-    if (options->verify && command->device == DEVICE_NONE)
-        argp_error(state, "--verify needs bytes to look at: --device cpu");
-    options->device = command->device == DEVICE_CPU || options->verify;
+    if (options->verify && !command->device_given)
+        options->device = WEIR_REPLAY_CPU;
+    if (options->verify && options->device == WEIR_REPLAY_NONE)
+        argp_error(state, "--verify needs bytes to look at: --device cpu or cuda");
+    if (options->engine != WEIR_ENGINE_AUTO && options->device != WEIR_REPLAY_CUDA)
+        argp_error(state, "--engine needs --device cuda");
     if (!options->page_tokens) {
         if (options->block_tokens > WEIR_MAX_PAGE_TOKENS)
             argp_error(state, "--page-tokens is needed where --block-tokens is above %u",
@@ -215,7 +236,10 @@ static error_t parse(int key, char *text, struct argp_state *state)
         read_layout(state, text, &options->host_layout);
         break;
     case KEY_DEVICE:
-        read_device(state, text, &command->device);
+        read_device(state, text, command);
+        break;
+    case KEY_ENGINE:
+        read_engine(state, text, &options->engine);
         break;
     case KEY_BATCH:
         read_u32(state, "batch", text, 1, 4096, &options->batch);

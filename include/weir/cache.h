@@ -248,7 +248,7 @@ WEIR_API int weir_cache_report(weir_cache *cache, uint32_t rank_index, const voi
                                size_t bytes) WEIR_NOEXCEPT;
 
 typedef enum weir_event_kind {
-    WEIR_EVENT_RESERVE_READY = 1, /* a claim can be served: call reserve again */
+    WEIR_EVENT_RESERVE_READY = 1, /* a claim can be served: call reserve again, before others */
     WEIR_EVENT_LOAD_FAILED = 2,   /* rc is -EIO; good_tokens of the sequence are right */
     WEIR_EVENT_WRITE_WAITING = 3  /* write-backs wait for a step: end one, it may be empty */
 } weir_event_kind;

@@ -35,8 +35,8 @@ WEIR_API void weir_device_params_init(weir_device_params *params) WEIR_NOEXCEPT;
 
 /* Opens a device. The caller owns *device and closes it after everything that
  * was opened on it. NULL params: the defaults.
- * -ENODEV: no such device or no driver; -ENOTSUP: this kind is compiled out;
- * -ENOMEM. May block while a driver starts. */
+ * -ENODEV: no such device or no driver; -ENOTSUP: the GPU cannot do what weir
+ * needs; -EIO: it fails; -ENOMEM. May block while a driver starts. */
 WEIR_API int weir_device_open(weir_device **device, const weir_device_params *params) WEIR_NOEXCEPT;
 
 /* Closes a device and sets *device to NULL; a NULL content is allowed. Waits

@@ -21,6 +21,7 @@
 #include <weir/device.h>
 #include <weir/order.h>
 #include <weir/shape.h>
+#include <weir/transfer.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,6 +48,14 @@ typedef struct weir_rank weir_rank;
  *                   counted; 0 (default): no limit
  *   touch_threads   threads that first touch the host pool; 0 (default): one a
  *                   processor, at most 16
+ *   load, write_back
+ *                   how transfers are made; default: the library chooses. On the
+ *                   CPU device without effect
+ *   max_enqueue_us  time on the CPU that enqueueing one transfer may take: beyond
+ *                   it a kernel does what the copy engine might; 0 (default): 200
+ *   exclusive_sms   the forward pass needs every SM; default false
+ *   captured_waits  makes the events that weir_rank_capture_wait needs, one a
+ *                   slot and layer; default false
  *   log             default: silent; kept by the rank */
 typedef struct weir_rank_params {
     uint32_t struct_size;
@@ -61,6 +70,11 @@ typedef struct weir_rank_params {
     uint32_t max_write_backs;
     uint64_t host_bytes_limit;
     uint32_t touch_threads;
+    weir_transfer_tuning load;
+    weir_transfer_tuning write_back;
+    uint32_t max_enqueue_us;
+    bool exclusive_sms;
+    bool captured_waits;
     weir_log log;
 } weir_rank_params;
 
@@ -88,22 +102,36 @@ WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
  *   step    receives the order's step number
  *
  * A load that cannot be enqueued fails by its report: its layer waits pass all
- * the same and nothing hangs. -EINVAL: not an order for this rank, or not the
- * step after the last one begun; -EBUSY: the slot's step has not been
- * reported ended; -EAGAIN: max_steps are in flight. */
+ * the same and nothing hangs. -EINVAL: not an order for this rank, not the step
+ * after the last one begun, or a step that it must come behind has not ended
+ * (weir_rank_end) yet; -EBUSY: the slot's step or its load has not been
+ * reported; -EAGAIN: max_steps or max_write_backs are in flight; -EIO: the
+ * device is lost or a wait could not be enqueued. On failure nothing has begun
+ * and the same order may be tried again. */
 WEIR_API int weir_rank_begin(weir_rank *rank, const void *order, size_t bytes, uint32_t slot,
                              weir_stream *stream, uint64_t *step) WEIR_NOEXCEPT;
 
 /* Makes `stream` wait until all that this step reads of `layer`, whichever
  * step's load brings it, has arrived. Passes at once where there is nothing to
  * wait for. -EINVAL: no such layer, or the step has not begun or has ended;
- * -EIO: the device is lost. */
+ * -ENOTSUP: the stream is being captured (see weir_rank_capture_wait); -EIO: the
+ * device is lost. */
 WEIR_API int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer,
                                   weir_stream *stream) WEIR_NOEXCEPT;
 
-/* Ends a step at the present point of `stream`; its write-back starts after
- * it. Steps may end in any order. -EINVAL: not a step that has begun and not
- * ended. A failure to enqueue is reported, not returned. */
+/* Captures, in a stream that is being captured into a graph, a wait for what the
+ * step of `slot` reads of `layer`. Once captured, each replay waits for the
+ * loads of the step that began on the slot last, and passes at once where it
+ * has none: begin the step, launch the graph, end the step. From the first
+ * capture on a slot, its loads take one launch a layer.
+ * -EINVAL: the rank was opened without captured_waits, no such slot or layer, or
+ * the stream is not being captured (on a device without graphs none ever is). */
+WEIR_API int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer,
+                                    weir_stream *stream) WEIR_NOEXCEPT;
+
+/* Ends a step at the present point of `stream`, which must live until the step
+ * has been reported; its write-back starts after it. Steps may end in any order. -EINVAL: not a
+ * step that has begun and not ended. A failure to enqueue is reported, not returned. */
 WEIR_API int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream) WEIR_NOEXCEPT;
 
 /* Writes what has ended since the last call as one report. *bytes is 0 if

@@ -7,6 +7,7 @@
 
 #include <weir/base.h>
 #include <weir/cache.h>
+#include <weir/copy.h>
 #include <weir/cpu_device.h>
 #include <weir/cuda.h>
 #include <weir/device.h>
@@ -17,6 +18,7 @@
 #include <weir/radix.h>
 #include <weir/rank.h>
 #include <weir/shape.h>
+#include <weir/transfer.h>
 #include <weir/version.h>
 
 #endif

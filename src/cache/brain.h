@@ -120,6 +120,8 @@ struct seq {
     uint32_t n_indexed;   /* leading pages that are in the index */
     uint32_t n_load_scan; /* leading pages whose loads are still to be started or joined */
     uint32_t n_claimed;   /* pages set aside; 0: not in line */
+    size_t claim_use_hit; /* of the request that waits */
+    size_t claim_tokens;
     weir_step_set fences; /* what the next step must wait for */
     weir_step_set steps;  /* that used the sequence */
     weir_step_set joins;  /* whose loads bring its pages */
@@ -303,6 +305,9 @@ weir_seq weir_seq_handle(weir_cache *cache, const struct seq *seq);
 void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer);
 void weir_seq_release(weir_cache *cache, struct seq *seq);
 void weir_seq_drop_claim(weir_cache *cache, struct seq *seq);
+
+/* What a sequence in line needs changes with what others hold and evict. */
+void weir_seq_recount_claim(weir_cache *cache, struct seq *seq);
 void weir_seq_queue_event(weir_cache *cache, struct seq *seq);
 
 static inline int32_t seq_index(const weir_cache *cache, const struct seq *seq)

@@ -13,16 +13,17 @@ static void fail(weir_cache *cache, struct seq *seq, size_t good_tokens)
         return;
     seq->good_tokens = good_tokens;
     seq->failed = seq->tell_failed = true;
+    weir_seq_drop_claim(cache, seq);
     weir_seq_queue_event(cache, seq);
 }
 
 /* Some entries have been dropped although sequences use them: those sequences
  * lose their path from there on. A page that a sequence took from the index is
- * wrong if its entry is gone; one that it computed itself is wrong only if the
- * step that did so is the one that failed. */
+ * wrong if its entry is gone; one that it computed itself is wrong only if that
+ * was in the step that failed or after it. */
 static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
 {
-    bool step_failed = weir_step_set_has(seq->steps, failed_step);
+    bool step_failed = failed_step && seq->steps.newest >= failed_step;
     uint32_t n_hit = (uint32_t)(seq->n_hit / cache->page_tokens);
     for (uint32_t i = 0; i < seq->n_pages; i++) {
         struct seq_page *sp = &seq->pages[i];
@@ -33,7 +34,7 @@ static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
         if (!sp->guard && (i < n_hit || step_failed))
             fail(cache, seq, (size_t)i * cache->page_tokens);
     }
-    if (step_failed)
+    if (weir_step_set_has(seq->steps, failed_step))
         fail(cache, seq, (size_t)seq->n_indexed * cache->page_tokens);
 }
 
@@ -76,7 +77,9 @@ static void finish_load(weir_cache *cache, struct flight *flight)
         drop_failed(cache, cache->wanted, n_failed, 0);
 }
 
-/* What a failed step has written is wrong; rare, so that a scan will do. */
+/* What a failed step has written is wrong, and a page that a later step has
+ * completed may be its work in part: all that was computed since goes. Rare, so
+ * that a scan will do. */
 static void finish_step(weir_cache *cache, struct flight *flight)
 {
     flight->step_finished = true;
@@ -84,7 +87,7 @@ static void finish_step(weir_cache *cache, struct flight *flight)
         return;
     uint32_t n = 0;
     for (uint32_t ref = 0; ref < cache->n_entries; ref++)
-        if ((cache->entries[ref].flags & ENTRY_LIVE) && cache->entries[ref].writer == flight->id)
+        if ((cache->entries[ref].flags & ENTRY_LIVE) && cache->entries[ref].writer >= flight->id)
             cache->wanted[n++] = (int32_t)ref;
     drop_failed(cache, cache->wanted, n, flight->id);
 }
@@ -182,6 +185,7 @@ static void serve_claims(weir_cache *cache)
     uint32_t claimed = 0;
     for (int32_t i = cache->claim_first; i >= 0; i = cache->seqs[i].claim_next) {
         struct seq *seq = &cache->seqs[i];
+        weir_seq_recount_claim(cache, seq);
         claimed += seq->n_claimed;
         if (claimed > available)
             return;

@@ -11,10 +11,10 @@
  * the room is not there. */
 
 struct plan {
-    uint32_t n_hit;   /* pages taken from the index, in cache->path */
-    uint32_t n_load;  /* of them, without a device copy */
-    uint32_t n_new;   /* pages to compute */
-    uint32_t n_total; /* pages of the sequence */
+    uint32_t n_hit;  /* pages taken from the index, in cache->path */
+    uint32_t n_load; /* of them, without a device copy; set by pin_path */
+    uint32_t n_new;  /* pages to compute; only if n_total fits the device tier */
+    size_t n_total;  /* pages of the sequence */
 };
 
 /* ---- Claims -------------------------------------------------------------- */
@@ -95,6 +95,17 @@ static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit)
                            cache->n_entries);
 }
 
+static struct plan make_plan(weir_cache *cache, const struct seq *seq, size_t use_hit,
+                             size_t total_tokens)
+{
+    struct plan plan = { .n_hit = seq->reserved ? 0 : match(cache, seq, use_hit) };
+    size_t wanted = pages_for(cache, total_tokens);
+    size_t have = (size_t)seq->n_pages + plan.n_hit;
+    plan.n_total = wanted > have ? wanted : have;
+    plan.n_new = (uint32_t)(plan.n_total - have);
+    return plan;
+}
+
 static void pin_path(weir_cache *cache, struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->n_hit; i++) {
@@ -123,17 +134,35 @@ static void unpin_path(weir_cache *cache, const struct plan *plan)
     }
 }
 
-/* Gives the path up again and joins the line, for the pages that are to be
- * allocated and for those of the path that may be lost meanwhile. */
-static void wait_in_line(weir_cache *cache, struct seq *seq, const struct plan *plan)
+/* Pages that the plan wants and no sequence holds: those that are to be
+ * allocated, and those of the path that may be lost until then. */
+static uint32_t demand_of(const weir_cache *cache, const struct plan *plan)
 {
-    uint32_t demand = plan->n_load + plan->n_new;
+    uint32_t demand = plan->n_new;
     for (uint32_t i = 0; i < plan->n_hit; i++) {
         int32_t page = cache->entries[cache->path[i]].page[DEVICE];
-        demand += page && cache->device_pages[page].users == 1;
+        demand += !page || cache->device_pages[page].users == 0;
     }
+    return demand;
+}
+
+void weir_seq_recount_claim(weir_cache *cache, struct seq *seq)
+{
+    struct plan plan = make_plan(cache, seq, seq->claim_use_hit, seq->claim_tokens);
+    uint32_t demand = demand_of(cache, &plan);
+    if (demand == 0)
+        demand = 1; /* still in line: others bring all that it needs */
+    cache->n_claimed += demand - seq->n_claimed;
+    seq->n_claimed = demand;
+}
+
+static void wait_in_line(weir_cache *cache, struct seq *seq, const struct plan *plan,
+                         const weir_request *request)
+{
     unpin_path(cache, plan);
-    put_in_line(cache, seq, demand);
+    seq->claim_use_hit = request->use_hit;
+    seq->claim_tokens = request->total_tokens;
+    put_in_line(cache, seq, demand_of(cache, plan));
     cache->stats.reserve_again++;
 }
 
@@ -241,22 +270,15 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
         return -EIO;
 
     struct tier *device = &cache->tiers[DEVICE];
-    struct plan plan = { 0 };
-    if (!seq->reserved)
-        plan.n_hit = match(cache, seq, request->use_hit);
-    size_t wanted = pages_for(cache, request->total_tokens);
-    size_t have = seq->n_pages + plan.n_hit;
-    size_t total = wanted > have ? wanted : have;
+    struct plan plan = make_plan(cache, seq, request->use_hit, request->total_tokens);
     size_t size = weir_page_pool_size(device->pool);
-    if (total > size) {
+    if (plan.n_total > size) {
         if (reserved)
-            reserved->n_short = total - size;
+            reserved->n_short = plan.n_total - size;
         weir_seq_drop_claim(cache, seq);
         return -E2BIG;
     }
-    plan.n_total = (uint32_t)total;
-    plan.n_new = plan.n_total - (uint32_t)have;
-    rc = grow_pages(seq, plan.n_total);
+    rc = grow_pages(seq, (uint32_t)plan.n_total);
     if (rc)
         return rc;
 
@@ -274,13 +296,14 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
     }
     uint32_t room = weir_tier_make_room(cache, DEVICE, wish);
     if (room < wish) {
-        wait_in_line(cache, seq, &plan);
+        wait_in_line(cache, seq, &plan, request);
         if (reserved)
             reserved->n_short = wish - room;
         return -EAGAIN;
     }
     size_t expected = pages_for(cache, request->expect_tokens);
-    uint32_t expect = expected > total && expected <= size ? (uint32_t)(expected - total) : 0;
+    uint32_t expect =
+        expected > plan.n_total && expected <= size ? (uint32_t)(expected - plan.n_total) : 0;
     weir_tier_alloc(cache, DEVICE, need, last_page_before(cache, seq, &plan), expect);
     weir_seq_drop_claim(cache, seq);
 

@@ -84,7 +84,7 @@ static int host_register(weir_device *base, void *address, uint64_t bytes)
     uint64_t stall_round;
     int rc = weir_cpu_count(device, WEIR_CPU_CALL_HOST_REGISTER, &stall_round);
     if (!rc)
-        rc = weir_cpu_ranges_add(&device->registrations, address, bytes, NULL);
+        rc = weir_ranges_add(&device->registrations, address, bytes, NULL);
     weir_cpu_leave(device);
     if (rc == -EEXIST)
         return weir_invalid(&base->log, "host register: %p, %llu bytes, is registered in part",
@@ -95,7 +95,7 @@ static int host_register(weir_device *base, void *address, uint64_t bytes)
 static void host_unregister(weir_device *base, void *address)
 {
     struct weir_cpu_device *device = weir_cpu_enter(base);
-    int rc = weir_cpu_ranges_remove(&device->registrations, address);
+    int rc = weir_ranges_remove(&device->registrations, address);
     weir_cpu_leave(device);
     if (rc)
         weir_log_line(&base->log, WEIR_LOG_ERROR, "host unregister: %p is not registered", address);

@@ -35,7 +35,7 @@
 #include "device/cpu_clock.h"
 #include "device/cpu_link.h"
 #include "device/cpu_race.h"
-#include "device/cpu_ranges.h"
+#include "base/ranges.h"
 #include "device/device.h"
 
 #include <weir/cpu_device.h>
@@ -160,8 +160,8 @@ struct weir_cpu_device {
     uint32_t queue_depth;
     struct weir_cpu_queue *queues;
     struct weir_cpu_link links[2]; /* by enum weir_direction */
-    struct weir_cpu_ranges registrations;
-    struct weir_cpu_ranges words;
+    struct weir_ranges registrations;
+    struct weir_ranges words;
 
     struct weir_cpu_op *free_ops;
     struct weir_cpu_payload *free_payloads[WEIR_CPU_PAYLOAD_CLASSES];

@@ -154,7 +154,7 @@ static void check_pinned(struct weir_cpu_device *device, const struct weir_cpu_c
     weir_copies_begin(&it, c->geometry, tensor, c->layer, run);
     while (weir_copies_next(&it, &copy)) {
         uint64_t bytes = (copy.rows - 1) * copy.host_stride + copy.row_bytes;
-        if (weir_cpu_ranges_find(&device->registrations, copy.host, bytes))
+        if (weir_ranges_find(&device->registrations, copy.host, bytes))
             continue;
         struct weir_cpu_race_report report = { .kind = WEIR_CPU_RACE_UNPINNED,
                                                .stream = stream,
@@ -251,6 +251,23 @@ static int enqueue_layers(struct weir_cpu_device *device, weir_stream *stream,
     return rc;
 }
 
+/* Layer by layer, each with its event behind it. */
+static int copy_recording(weir_device *base, weir_stream *stream,
+                          const struct weir_transfer *transfer, uint32_t *enqueued)
+{
+    struct weir_transfer one = *transfer;
+    one.events = NULL;
+    int rc = 0;
+    for (uint32_t layer = transfer->layer_begin; layer < transfer->layer_end && !rc; layer++) {
+        one.layer_begin = layer;
+        one.layer_end = layer + 1;
+        rc = weir_cpu_copy(base, stream, &one, enqueued);
+        if (!rc)
+            rc = weir_cpu_event_record(base, transfer->events[layer], stream);
+    }
+    return rc;
+}
+
 int weir_cpu_copy(weir_device *base, weir_stream *stream, const struct weir_transfer *transfer,
                   uint32_t *enqueued)
 {
@@ -263,6 +280,8 @@ int weir_cpu_copy(weir_device *base, weir_stream *stream, const struct weir_tran
     rc = weir_transfer_check(transfer, &base->log);
     if (rc)
         return rc;
+    if (transfer->events)
+        return copy_recording(base, stream, transfer, enqueued);
     uint32_t n = transfer->layer_end - transfer->layer_begin;
     struct weir_cpu_device *device = weir_cpu_enter(base);
     struct weir_cpu_word *words = NULL;

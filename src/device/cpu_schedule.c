@@ -107,7 +107,8 @@ void weir_cpu_drop_ops(struct weir_cpu_device *device, struct weir_stream *strea
 bool weir_cpu_can_start(const struct weir_cpu_op *op)
 {
     const struct weir_stream *stream = op->stream;
-    if (stream->running || (stream->parked && op->number > stream->park_after) ||
+    if (atomic_load(&stream->device->lost) || stream->running ||
+        (stream->parked && op->number > stream->park_after) ||
         op->stall_round == stream->device->stall_round)
         return false;
     if (op->kind == WEIR_CPU_OP_WAIT_EVENT)

@@ -21,7 +21,7 @@ int weir_cpu_words_alloc(weir_device *base, uint32_t n, uint32_t **words)
         struct weir_cpu_word *states = calloc(n, sizeof *states);
         rc = -ENOMEM;
         if (values && states)
-            rc = weir_cpu_ranges_add(&device->words, values, (uint64_t)n * sizeof *values, states);
+            rc = weir_ranges_add(&device->words, values, (uint64_t)n * sizeof *values, states);
         if (rc) {
             free(values);
             free(states);
@@ -37,7 +37,7 @@ int weir_cpu_words_alloc(weir_device *base, uint32_t n, uint32_t **words)
     return rc;
 }
 
-static void free_block(struct weir_cpu_device *device, const struct weir_cpu_range *block)
+static void free_block(struct weir_cpu_device *device, const struct weir_range *block)
 {
     struct weir_cpu_word *states = block->attached;
     size_t n = (block->end - block->begin) / sizeof(uint32_t);
@@ -45,7 +45,7 @@ static void free_block(struct weir_cpu_device *device, const struct weir_cpu_ran
     for (size_t i = 0; i < n; i++)
         weir_cpu_point_unref(&device->points, states[i].last);
     free(states);
-    weir_cpu_ranges_remove(&device->words, values);
+    weir_ranges_remove(&device->words, values);
     free(values);
 }
 
@@ -54,8 +54,8 @@ void weir_cpu_words_free(weir_device *base, uint32_t *words)
     if (!words)
         return;
     struct weir_cpu_device *device = weir_cpu_enter(base);
-    const struct weir_cpu_range *block =
-        weir_cpu_ranges_find(&device->words, (uintptr_t)words, sizeof *words);
+    const struct weir_range *block =
+        weir_ranges_find(&device->words, (uintptr_t)words, sizeof *words);
     if (block && block->begin == (uintptr_t)words)
         free_block(device, block);
     weir_cpu_leave(device);
@@ -71,8 +71,8 @@ struct weir_cpu_word *weir_cpu_word_find(struct weir_cpu_device *device, const u
                                          uint32_t n)
 {
     uintptr_t address = (uintptr_t)words;
-    const struct weir_cpu_range *block =
-        weir_cpu_ranges_find(&device->words, address, (uint64_t)n * sizeof *words);
+    const struct weir_range *block =
+        weir_ranges_find(&device->words, address, (uint64_t)n * sizeof *words);
     if (!block || address % sizeof *words != 0)
         return NULL;
     return (struct weir_cpu_word *)block->attached + (address - block->begin) / sizeof *words;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h"
 #include "device/cuda_device.h"
+#include "device/cuda_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -123,6 +124,11 @@ static void pool_unregister(weir_device *base, uint32_t pool)
 static void close_device(weir_device *base)
 {
     struct weir_cuda_device *device = weir_cuda_from(base);
+    CUstreamCaptureMode mode;
+    if (weir_cuda_enter_to_free(device, &mode) == 0) {
+        weir_cuda_kernels_destroy(&device->kernels);
+        weir_cuda_leave(device, mode);
+    }
     (void)weir_cuda_result(device, "cuDevicePrimaryCtxRelease",
                            device->driver->cuDevicePrimaryCtxRelease(device->ordinal));
     pthread_mutex_destroy(&device->lock);
@@ -156,6 +162,7 @@ static const struct weir_device_ops cuda_ops = {
     .transfer_prepare = weir_cuda_transfer_prepare,
     .transfer_release = weir_cuda_transfer_release,
     .copy = weir_cuda_copy,
+    .copy_rows = weir_cuda_copy_rows,
     .pool_register = pool_register,
     .pool_unregister = pool_unregister,
 };
@@ -214,19 +221,34 @@ static int read_priorities(struct weir_cuda_device *device)
     return rc;
 }
 
+static int load_kernels(struct weir_cuda_device *device)
+{
+    CUstreamCaptureMode mode;
+    int rc = weir_cuda_enter(device, &mode);
+    if (rc)
+        return rc;
+    rc = weir_cuda_kernels_create(&device->kernels, device);
+    weir_cuda_leave(device, mode);
+    return rc;
+}
+
 static void log_opened(const struct weir_cuda_device *device)
 {
     char name[96] = "";
     int version = 0;
     (void)device->driver->cuDeviceGetName(name, sizeof name, device->ordinal);
     (void)device->driver->cuDriverGetVersion(&version);
+    const char *kernels = "none";
+    if (device->kernels->compute)
+        kernels = device->kernels->stages ? "vector and tma" : "vector";
     weir_log_line(&device->base.log, WEIR_LOG_INFO,
-                  "cuda device %d: %s, compute %d.%d, driver %d.%d, numa node %d, copies %s",
+                  "cuda device %d: %s, compute %d.%d, driver %d.%d, numa node %d, copies %s, "
+                  "kernels %s",
                   device->ordinal, name,
                   attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0),
                   attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
                   version / 1000, version % 1000 / 10, device->base.numa_node,
-                  atomic_load(&device->batches) ? "in batches" : "one by one");
+                  atomic_load(&device->batches) ? "in batches" : "one by one", kernels);
 }
 
 /* The device has its log, driver and lock. */
@@ -243,6 +265,8 @@ static int start(struct weir_cuda_device *device, uint32_t ordinal)
     if (rc)
         return rc;
     rc = read_priorities(device);
+    if (rc == 0)
+        rc = load_kernels(device);
     if (rc)
         (void)driver->cuDevicePrimaryCtxRelease(device->ordinal);
     return rc;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda_device.h"
+#include "transfer/gate.h"
 
 #include <errno.h>
 
@@ -9,12 +10,12 @@
  *                              of less than TINY ───► small batch ─┴► 1024 a call
  *   narrow rows with a stride ─► 2-D copies
  *
- * MAX_PIECE: a server's own small copy waits for the piece that is running, and
- * two engines of one direction take turns between pieces, not within.
+ * A piece has at most WEIR_GATE_PIECE_BYTES: a server's own small copy waits for
+ * the piece that is running, and two engines of one direction take turns between
+ * pieces, not within.
  * TINY: beside large pieces of one batch, smaller ones make the call block until
  * all have been copied; below it, too, rows go faster as one 2-D copy. */
 
-#define MAX_PIECE (UINT64_C(2) << 20)
 #define TINY (UINT64_C(64) << 10)
 #define PIECE_ALIGN UINT64_C(4096)
 
@@ -106,7 +107,7 @@ static int add_piece(struct pass *pass, uint64_t device, uint64_t host, uint64_t
 /* Pieces of one size but for the last, so that none is tiny that need not be. */
 static int add_bytes(struct pass *pass, uint64_t device, uint64_t host, uint64_t bytes)
 {
-    uint64_t n = (bytes + MAX_PIECE - 1) / MAX_PIECE;
+    uint64_t n = (bytes + WEIR_GATE_PIECE_BYTES - 1) / WEIR_GATE_PIECE_BYTES;
     uint64_t piece = ((bytes + n - 1) / n + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
     int rc = 0;
     for (uint64_t at = 0; at < bytes && !rc; at += piece) {
@@ -127,7 +128,7 @@ static int add_rows(struct pass *pass, const struct weir_copy *copy)
 
 static int copy_rows_2d(struct pass *pass, const struct weir_copy *copy)
 {
-    uint64_t at_once = MAX_PIECE / copy->row_bytes;
+    uint64_t at_once = WEIR_GATE_PIECE_BYTES / copy->row_bytes;
     struct weir_copy part = *copy;
     int rc = 0;
     for (uint64_t left = copy->rows; left > 0 && !rc; left -= part.rows) {

@@ -18,7 +18,8 @@
  * What the files hold: cuda.c opens, closes, and turns the driver's errors into
  * errnos; cuda_memory.c device memory, registrations, words; cuda_stream.c
  * streams, events, in-stream words; cuda_copy.c the copy by plan;
- * cuda_copy_engine.c its one engine that needs no kernel.
+ * cuda_copy_engine.c its one engine that needs no kernel; cuda_kernels.h says
+ * what the files of the kernels hold.
  *
  * Invariants: the calling thread's context and capture mode are the same before
  * and after every op; weir neither creates nor configures a context; lost never
@@ -26,11 +27,14 @@
  * whoever caused it; nothing is allocated on the device but by the create and
  * alloc ops. */
 
-#include "device/cpu_ranges.h"
+#include "base/ranges.h"
 #include "device/cuda_driver.h"
 #include "device/device.h"
 
 #include <pthread.h>
+
+struct weir_cuda_kernels;
+struct weir_cuda_pages;
 
 struct weir_cuda_device {
     weir_device base;
@@ -43,8 +47,9 @@ struct weir_cuda_device {
     uint64_t max_pitch;  /* of 2-D copies */
     int lowest_priority; /* of streams; numerically the largest */
     int highest_priority;
-    pthread_mutex_t lock;          /* guards pinned */
-    struct weir_cpu_ranges pinned; /* attached: the GPU's address */
+    struct weir_cuda_kernels *kernels;
+    pthread_mutex_t lock;      /* guards pinned */
+    struct weir_ranges pinned; /* attached: the GPU's address */
 };
 
 /* Copies that the driver takes in one call. */
@@ -59,6 +64,7 @@ struct weir_cuda_batch {
 
 /* What transfer_prepare makes. Both batches are empty between transfers. */
 struct weir_cuda_transfer {
+    struct weir_cuda_pages *pages; /* NULL: no kernel for this GPU */
     struct weir_cuda_batch large;
     struct weir_cuda_batch small;
 };
@@ -137,6 +143,8 @@ int weir_cuda_transfer_prepare(weir_device *base, const struct weir_geometry *ge
 void weir_cuda_transfer_release(weir_device *base, void *state);
 int weir_cuda_copy(weir_device *base, weir_stream *stream, const struct weir_transfer *transfer,
                    uint32_t *enqueued);
+int weir_cuda_copy_rows(weir_device *base, weir_stream *stream, const weir_copy_rows_params *params,
+                        bool tables);
 
 /* Enqueues the copies of layers layer_begin..layer_end-1, without the words, by
  * the GPU's copy engine. Between enter and leave. After a failure some of them

@@ -42,7 +42,7 @@ void weir_cuda_memory_free(weir_device *base, uint64_t address)
 static int remember(struct weir_cuda_device *device, void *host, uint64_t bytes, CUdeviceptr alias)
 {
     pthread_mutex_lock(&device->lock);
-    int rc = weir_cpu_ranges_add(&device->pinned, host, bytes, (void *)(uintptr_t)alias);
+    int rc = weir_ranges_add(&device->pinned, host, bytes, (void *)(uintptr_t)alias);
     pthread_mutex_unlock(&device->lock);
     return rc;
 }
@@ -50,7 +50,7 @@ static int remember(struct weir_cuda_device *device, void *host, uint64_t bytes,
 static bool forget(struct weir_cuda_device *device, const void *host)
 {
     pthread_mutex_lock(&device->lock);
-    int rc = weir_cpu_ranges_remove(&device->pinned, host);
+    int rc = weir_ranges_remove(&device->pinned, host);
     pthread_mutex_unlock(&device->lock);
     return rc == 0;
 }
@@ -74,7 +74,7 @@ int weir_cuda_alias(struct weir_cuda_device *device, uint64_t host, uint64_t byt
         return 0;
     }
     pthread_mutex_lock(&device->lock);
-    const struct weir_cpu_range *range = weir_cpu_ranges_find(&device->pinned, host, bytes);
+    const struct weir_range *range = weir_ranges_find(&device->pinned, host, bytes);
     if (range)
         *alias = (uintptr_t)range->attached + (host - range->begin);
     pthread_mutex_unlock(&device->lock);

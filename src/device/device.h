@@ -25,7 +25,9 @@
 
 #include "transfer/plan.h"
 
+#include <weir/copy.h>
 #include <weir/device.h>
+#include <weir/transfer.h>
 
 #include <stdatomic.h>
 
@@ -45,8 +47,12 @@ enum weir_direction {
  *              all of layer l has arrived and is visible to every later reader,
  *              words[l] becomes `generation`. Layers that hold no tensor are
  *              published too, each after the layers before it
+ *   events     NULL, or one a layer, like words: recorded in the stream behind the
+ *              layer. Kernels then take a launch a layer
  *   device_pool, host_pool
  *              from pool_register, for the CPU device's race check
+ *   tuning, max_enqueue_us, exclusive_sms
+ *              as in weir_rank_params, with max_enqueue_us set
  *   state      from transfer_prepare with this geometry; used by one thread at
  *              a time */
 struct weir_transfer {
@@ -58,8 +64,12 @@ struct weir_transfer {
     uint32_t layer_end;
     uint32_t *words;
     uint32_t generation;
+    weir_event *const *events;
     uint32_t device_pool;
     uint32_t host_pool;
+    weir_transfer_tuning tuning;
+    uint32_t max_enqueue_us;
+    bool exclusive_sms;
     void *state;
 };
 
@@ -149,6 +159,10 @@ struct weir_device_ops {
      * in both cases. */
     int (*copy)(weir_device *device, weir_stream *stream, const struct weir_transfer *transfer,
                 uint32_t *enqueued);
+
+    /* Rows by index; NULL: the device cannot. Pre: weir_copy_rows_check. */
+    int (*copy_rows)(weir_device *device, weir_stream *stream, const weir_copy_rows_params *params,
+                     bool tables);
 
     /* Names a pool of pages for the race check: pieces [page][tensor][layer],
      * pages 0..n_pages. Devices without a race check give id 0. -ENOMEM. */

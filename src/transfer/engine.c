@@ -26,26 +26,71 @@ static uint32_t *layer_words(const struct weir_engine *engine, uint32_t slot)
     return engine->words + (size_t)slot * engine->geometry->n_layers;
 }
 
-/* Enqueues the copy; *enqueued receives how many layers were accepted. */
-static int copy(struct weir_engine *engine, enum weir_direction direction, uint32_t n,
-                uint32_t *words, uint32_t generation, uint32_t *enqueued)
+static struct weir_transfer plan(struct weir_engine *engine, enum weir_direction direction,
+                                 uint32_t n)
 {
     const struct weir_geometry *geometry = engine->geometry;
-    struct weir_transfer transfer = {
+    return (struct weir_transfer){
         .geometry = geometry,
         .runs = engine->runs,
         .n_runs = weir_plan_runs(geometry, engine->moves, n, engine->runs),
         .direction = direction,
         .layer_begin = 0,
         .layer_end = geometry->n_layers,
-        .words = words,
-        .generation = generation,
         .device_pool = engine->device_pool,
         .host_pool = engine->host_pool,
+        .tuning = engine->tuning[direction],
+        .max_enqueue_us = engine->max_enqueue_us,
+        .exclusive_sms = engine->exclusive_sms,
         .state = engine->transfer_state,
     };
-    return engine->device->ops->copy(engine->device, engine->lanes[direction].stream, &transfer,
-                                     enqueued);
+}
+
+/* Enqueues the copy; *enqueued receives how many layers were accepted. */
+static int copy(struct weir_engine *engine, const struct weir_transfer *transfer,
+                uint32_t *enqueued)
+{
+    return engine->device->ops->copy(engine->device, engine->lanes[transfer->direction].stream,
+                                     transfer, enqueued);
+}
+
+/* ---- Captured waits ------------------------------------------------------- */
+
+static weir_event *slot_event(const struct weir_engine *engine, uint32_t slot, uint32_t layer)
+{
+    return engine->events[(size_t)slot * engine->geometry->n_layers + layer];
+}
+
+static bool is_captured(const struct weir_engine *engine, uint32_t slot)
+{
+    return engine->captured && engine->captured[slot];
+}
+
+static int record(struct weir_engine *engine, uint32_t slot, uint32_t layer)
+{
+    return engine->device->ops->event_record(engine->device, slot_event(engine, slot, layer),
+                                             engine->lanes[WEIR_LOAD].stream);
+}
+
+int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t layer,
+                             weir_stream *stream)
+{
+    if (!engine->events)
+        return -EINVAL;
+    int rc = engine->device->ops->stream_wait_event_external(engine->device, stream,
+                                                             slot_event(engine, slot, layer));
+    if (rc == 0)
+        engine->captured[slot] = true;
+    return rc;
+}
+
+int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot)
+{
+    int rc = 0;
+    if (is_captured(engine, slot))
+        for (uint32_t layer = 0; layer < engine->geometry->n_layers && !rc; layer++)
+            rc = record(engine, slot, layer);
+    return rc;
 }
 
 static void close_ticket(struct weir_engine *engine, enum weir_direction direction, int rc,
@@ -71,23 +116,29 @@ static void publish(struct weir_engine *engine, uint32_t *word, uint32_t generat
 void weir_engine_load(struct weir_engine *engine, uint32_t slot, uint32_t n, bool failed,
                       struct weir_ticket *ticket)
 {
-    uint32_t *words = layer_words(engine, slot);
-    uint32_t generation = ++engine->generations[slot];
+    struct weir_transfer transfer = plan(engine, WEIR_LOAD, n);
+    transfer.words = layer_words(engine, slot);
+    transfer.generation = ++engine->generations[slot];
     uint32_t enqueued = 0;
-    int rc = failed ? -EIO : copy(engine, WEIR_LOAD, n, words, generation, &enqueued);
+    int rc = -EIO;
+    if (is_captured(engine, slot))
+        transfer.events = &engine->events[(size_t)slot * engine->geometry->n_layers];
+    if (!failed)
+        rc = copy(engine, &transfer, &enqueued);
     if (rc)
         for (uint32_t layer = enqueued; layer < engine->geometry->n_layers; layer++)
-            publish(engine, &words[layer], generation);
+            publish(engine, &transfer.words[layer], transfer.generation);
     ticket->slot = slot;
-    ticket->generation = generation;
+    ticket->generation = transfer.generation;
     close_ticket(engine, WEIR_LOAD, rc, ticket);
 }
 
 void weir_engine_write_back(struct weir_engine *engine, uint32_t n, bool failed,
                             struct weir_ticket *ticket)
 {
+    struct weir_transfer transfer = plan(engine, WEIR_WRITE_BACK, n);
     uint32_t enqueued;
-    int rc = failed ? -EIO : copy(engine, WEIR_WRITE_BACK, n, NULL, 0, &enqueued);
+    int rc = failed ? -EIO : copy(engine, &transfer, &enqueued);
     close_ticket(engine, WEIR_WRITE_BACK, rc, ticket);
 }
 
@@ -163,17 +214,37 @@ static int create_parts(struct weir_engine *engine, const weir_log *log)
     return rc;
 }
 
+static int create_events(struct weir_engine *engine, const weir_log *log)
+{
+    size_t n = (size_t)engine->n_slots * engine->geometry->n_layers;
+    engine->events = calloc(n, sizeof(weir_event *));
+    engine->captured = calloc(engine->n_slots, sizeof *engine->captured);
+    int rc = engine->events && engine->captured ? 0 : -ENOMEM;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = engine->device->ops->event_create(engine->device, &engine->events[i]);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR, "creating %zu events for captured waits failed with %s",
+                      n, weir_error_name(rc));
+    return rc;
+}
+
 int weir_engine_create(struct weir_engine *engine, weir_device *device,
-                       const struct weir_geometry *geometry, uint32_t n_slots, const weir_log *log)
+                       const struct weir_geometry *geometry,
+                       const struct weir_engine_params *params, const weir_log *log)
 {
     *engine = (struct weir_engine){
         .device = device,
         .geometry = geometry,
-        .n_slots = n_slots,
+        .n_slots = params->n_slots,
+        .tuning = { [WEIR_LOAD] = params->load, [WEIR_WRITE_BACK] = params->write_back },
+        .max_enqueue_us = params->max_enqueue_us,
+        .exclusive_sms = params->exclusive_sms,
         .max_moves = geometry->device_pages < geometry->host_pages ? geometry->device_pages
                                                                    : geometry->host_pages,
     };
     int rc = create_parts(engine, log);
+    if (rc == 0 && params->captured_waits)
+        rc = create_events(engine, log);
     if (rc)
         weir_engine_destroy(engine);
     return rc;
@@ -188,6 +259,11 @@ void weir_engine_destroy(struct weir_engine *engine)
         if (engine->lanes[i].stream)
             device->ops->stream_destroy(device, engine->lanes[i].stream);
     device->ops->transfer_release(device, engine->transfer_state);
+    size_t n_events = engine->events ? (size_t)engine->n_slots * engine->geometry->n_layers : 0;
+    for (size_t i = 0; i < n_events && engine->events[i]; i++)
+        device->ops->event_destroy(device, engine->events[i]);
+    free(engine->events);
+    free(engine->captured);
     if (engine->words)
         device->ops->words_free(device, engine->words);
     free(engine->generations);

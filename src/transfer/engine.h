@@ -23,6 +23,10 @@
  * back: those of a slot are written by its loads only, and a slot has one load
  * at a time. A failed load publishes all its words, so that no wait hangs.
  *
+ * Once a wait was captured on a slot, its loads also record the slot's events,
+ * one a layer, because words never serve a graph: the generation that a graph
+ * waits for would be that of its capture.
+ *
  * A failed load's pages are garbage, and what waited for it may read them
  * before their former users have ended; nothing that was read counts. */
 
@@ -56,7 +60,21 @@ struct weir_engine {
     weir_move *moves;          /* what the next transfer moves; sorted by it */
     struct weir_run *runs;
     uint32_t n_slots;
-    uint32_t max_moves; /* length of moves and runs */
+    uint32_t max_moves;             /* length of moves and runs */
+    weir_transfer_tuning tuning[2]; /* by weir_direction */
+    uint32_t max_enqueue_us;
+    bool exclusive_sms;
+    weir_event **events; /* [n_slots][n_layers], NULL: no captured waits */
+    bool *captured;      /* [n_slots] */
+};
+
+struct weir_engine_params {
+    uint32_t n_slots;
+    weir_transfer_tuning load;
+    weir_transfer_tuning write_back;
+    uint32_t max_enqueue_us;
+    bool exclusive_sms;
+    bool captured_waits;
 };
 
 /* Transfers of one direction hold at most min(device_pages, host_pages) moves.
@@ -64,7 +82,8 @@ struct weir_engine {
  * -ENOMEM, or the device's error, with a log line; nothing is left behind. The
  * geometry must outlive the engine. */
 int weir_engine_create(struct weir_engine *engine, weir_device *device,
-                       const struct weir_geometry *geometry, uint32_t n_slots, const weir_log *log);
+                       const struct weir_geometry *geometry,
+                       const struct weir_engine_params *params, const weir_log *log);
 
 /* Waits for both lanes. Accepts a zeroed engine. */
 void weir_engine_destroy(struct weir_engine *engine);
@@ -88,6 +107,14 @@ bool weir_engine_ended(struct weir_engine *engine, enum weir_direction direction
 /* Makes `stream` wait until a load has brought `layer`. */
 int weir_engine_wait_layer(struct weir_engine *engine, const struct weir_ticket *load,
                            uint32_t layer, weir_stream *stream);
+
+/* Captures a wait for the slot's event of a layer; -EINVAL without events. */
+int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t layer,
+                             weir_stream *stream);
+
+/* For a step without a load of its own that joins others: makes the slot's
+ * captured waits wait for all loads so far. Does nothing without captures. */
+int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot);
 
 /* Enqueues marks that failed before. Cheap if there is none. */
 void weir_engine_repair(struct weir_engine *engine);

@@ -7,6 +7,16 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Words and marks mean nothing in a graph: they would be those of its capture. */
+static int refuse_capture(struct weir_rank *rank, weir_stream *stream)
+{
+    bool capturing;
+    int rc = rank->device->ops->stream_is_capturing(rank->device, stream, &capturing);
+    if (rc == 0 && capturing)
+        rc = -ENOTSUP;
+    return rc;
+}
+
 /* ---- Write-backs ---------------------------------------------------------- */
 
 static void hold_writes(struct weir_rank *rank, struct weir_rank_step *record,
@@ -231,6 +241,9 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
         return rc;
     if (rank->device->ops->status(rank->device))
         return -EIO;
+    rc = refuse_capture(rank, stream);
+    if (rc)
+        return rc;
     weir_rank_catch_up(rank);
     rc = check_room(rank, &order, slot);
     if (rc)
@@ -241,6 +254,8 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
     for (uint32_t i = 0; i < order.n_fences; i++)
         if (weir_fences_wait(&rank->fences, order.fences[i], stream))
             return -EIO;
+    if (order.n_joins > 0 && order.n_loads == 0 && weir_engine_join_slot(&rank->engine, slot))
+        return -EIO;
 
     struct weir_rank_step *record = weir_rank_record(rank, order.step);
     *record = (struct weir_rank_step){
@@ -283,6 +298,9 @@ int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_st
         return rc;
     if (rank->device->ops->status(rank->device))
         return -EIO;
+    rc = refuse_capture(rank, stream);
+    if (rc)
+        return rc;
 
     const struct weir_rank_step *record = weir_rank_record(rank, step);
     if (record->has_load && weir_engine_wait_layer(&rank->engine, &record->load, layer, stream))
@@ -297,12 +315,34 @@ int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_st
     return 0;
 }
 
+int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer, weir_stream *stream)
+{
+    if (!rank)
+        return -EINVAL;
+    if (!stream || slot >= rank->engine.n_slots || layer >= rank->geometry->n_layers)
+        return weir_invalid(&rank->log,
+                            "capture_wait: stream is NULL, slot %u is not below %u or layer %u is "
+                            "not below %u",
+                            slot, rank->engine.n_slots, layer, rank->geometry->n_layers);
+    if (!rank->engine.events)
+        return weir_invalid(&rank->log, "capture_wait: the rank was opened without captured_waits");
+    int rc = refuse_capture(rank, stream);
+    if (rc == 0)
+        return weir_invalid(&rank->log, "capture_wait: the stream is not being captured");
+    if (rc != -ENOTSUP)
+        return rc;
+    return weir_engine_capture_wait(&rank->engine, slot, layer, stream);
+}
+
 int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream)
 {
     if (!rank)
         return -EINVAL;
     int rc = check_open(rank, step, stream);
     if (rc)
+        return rc;
+    rc = refuse_capture(rank, stream);
+    if (rc && rc != -EIO)
         return rc;
     weir_fences_end(&rank->fences, step, stream);
     weir_rank_catch_up(rank);

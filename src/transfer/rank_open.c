@@ -9,6 +9,7 @@
 
 #define DEFAULT_STEPS 16u
 #define DEFAULT_WRITE_BACKS 64u
+#define DEFAULT_ENQUEUE_US 200u
 #define MAX_PAGES (1u << 30)
 
 void weir_rank_params_init(weir_rank_params *params)
@@ -21,6 +22,17 @@ static int check_limit(const weir_log *log, const char *name, uint32_t value, ui
 {
     if (value > limit)
         return weir_invalid(log, "params.%s is %u, must be at most %u", name, value, limit);
+    return 0;
+}
+
+/* What no device could mean; whether a ring fits is for the device to say. */
+static int check_tuning(const weir_log *log, const char *name, const weir_transfer_tuning *tuning)
+{
+    if (!weir_transfer_engine_name(tuning->engine) || tuning->launch > WEIR_LAUNCH_PER_LAYER)
+        return weir_invalid(log, "params.%s: engine is %d and launch is %d, must be of their enums",
+                            name, (int)tuning->engine, (int)tuning->launch);
+    if (tuning->ctas > 1024)
+        return weir_invalid(log, "params.%s.ctas is %u, must be at most 1024", name, tuning->ctas);
     return 0;
 }
 
@@ -39,6 +51,10 @@ static int check_params(const weir_rank_params *params)
         rc = check_limit(log, "max_steps", params->max_steps, WEIR_MAX_STEPS);
     if (rc == 0)
         rc = check_limit(log, "n_slots", params->n_slots, WEIR_MAX_SLOTS);
+    if (rc == 0)
+        rc = check_tuning(log, "load", &params->load);
+    if (rc == 0)
+        rc = check_tuning(log, "write_back", &params->write_back);
     if (rc == 0)
         rc = check_limit(log, "max_write_backs", params->max_write_backs, WEIR_MAX_WRITE_BACKS);
     return rc;
@@ -133,6 +149,19 @@ static void sum_memory(struct weir_rank *rank)
         rank->host_seen.bytes;
 }
 
+static int open_engine(struct weir_rank *rank, const weir_rank_params *params, uint32_t n_slots)
+{
+    struct weir_engine_params engine = {
+        .n_slots = n_slots,
+        .load = params->load,
+        .write_back = params->write_back,
+        .max_enqueue_us = params->max_enqueue_us ? params->max_enqueue_us : DEFAULT_ENQUEUE_US,
+        .exclusive_sms = params->exclusive_sms,
+        .captured_waits = params->captured_waits,
+    };
+    return weir_engine_create(&rank->engine, rank->device, rank->geometry, &engine, &rank->log);
+}
+
 static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
 {
     uint32_t max_steps = params->max_steps ? params->max_steps : DEFAULT_STEPS;
@@ -144,7 +173,7 @@ static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
     if (rc == 0)
         rc = open_pools(rank, params);
     if (rc == 0)
-        rc = weir_engine_create(&rank->engine, rank->device, rank->geometry, n_slots, &rank->log);
+        rc = open_engine(rank, params, n_slots);
     if (rc == 0)
         rc = register_pools(rank);
     if (rc == 0)

@@ -410,15 +410,18 @@ static CUresult fake_cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream handle)
         (copy->Height - 1) * (load ? copy->dstPitch : copy->srcPitch) + copy->WidthInBytes;
     const struct range *pinned = range_of(host, host_span);
     const struct range *memory = range_of((const unsigned char *)(uintptr_t)device, device_span);
+    bool fits = pinned && pinned->place == REGISTERED && memory && memory->place == DEVICE;
+    if (!fits)
+        violate("a 2-D copy outside of one registration and one allocation");
     if (copy->Height == 0 || copy->WidthInBytes * copy->Height > LARGEST_PIECE)
         violate("a 2-D copy of %zu rows of %zu bytes", copy->Height, copy->WidthInBytes);
-    if (!pinned || pinned->place != REGISTERED || !memory || memory->place != DEVICE)
-        violate("a 2-D copy outside of one registration and one allocation");
+    size_t max_pitch = (size_t)state.attributes[CU_DEVICE_ATTRIBUTE_MAX_PITCH];
     if (copy->srcPitch < copy->WidthInBytes || copy->dstPitch < copy->WidthInBytes ||
-        copy->srcPitch > (size_t)state.attributes[CU_DEVICE_ATTRIBUTE_MAX_PITCH] ||
-        copy->dstPitch > (size_t)state.attributes[CU_DEVICE_ATTRIBUTE_MAX_PITCH])
+        copy->srcPitch > max_pitch || copy->dstPitch > max_pitch) {
         violate("a 2-D copy with pitches %zu and %zu", copy->srcPitch, copy->dstPitch);
-    if (!stream || state.n_violations > 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!stream || !fits)
         return CUDA_ERROR_INVALID_VALUE;
     struct op op = { .kind = COPY_2D,
                      .copy = { .to = load ? (void *)(uintptr_t)device : copy->dstHost,

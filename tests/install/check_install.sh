@@ -46,7 +46,7 @@ pkgconfig)
     unset PKG_CONFIG_PATH
     export PKG_CONFIG_LIBDIR PKG_CONFIG_SYSROOT_DIR PKG_CONFIG_ALLOW_SYSTEM_CFLAGS PKG_CONFIG_ALLOW_SYSTEM_LIBS
     test "$(pkg-config --modversion weir)" = "$version"
-    test "$(pkg-config --variable=weir_has_cuda weir)" = 0
+    test "$(pkg-config --variable=weir_has_cuda weir)" = 1
     program=$work/hello
     # Unquoted: lists of words.
     # shellcheck disable=SC2046,SC2086

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef WEIR_DEVICE_CPU_RANGES_H
-#define WEIR_DEVICE_CPU_RANGES_H
+#ifndef WEIR_BASE_RANGES_H
+#define WEIR_BASE_RANGES_H
 
 /* Disjoint ranges of addresses, each with something attached: which
  * registration, or which block of words, does an address belong to?
@@ -14,28 +14,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct weir_cpu_range {
+struct weir_range {
     uintptr_t begin;
     uintptr_t end;
     void *attached;
 };
 
-struct weir_cpu_ranges {
-    struct weir_cpu_range *items;
+struct weir_ranges {
+    struct weir_range *items;
     size_t n;
     size_t capacity;
 };
 
 /* -EEXIST: it overlaps another; -ENOMEM. */
-int weir_cpu_ranges_add(struct weir_cpu_ranges *ranges, const void *begin, uint64_t bytes,
-                        void *attached);
+int weir_ranges_add(struct weir_ranges *ranges, const void *begin, uint64_t bytes, void *attached);
 
 /* The range that holds all of [address, address + bytes), or NULL. O(log n).
  * The result is valid until the next add or remove. */
-const struct weir_cpu_range *weir_cpu_ranges_find(const struct weir_cpu_ranges *ranges,
-                                                  uintptr_t address, uint64_t bytes);
+const struct weir_range *weir_ranges_find(const struct weir_ranges *ranges, uintptr_t address,
+                                          uint64_t bytes);
 
 /* Removes the range that begins here. -ENOENT. */
-int weir_cpu_ranges_remove(struct weir_cpu_ranges *ranges, const void *begin);
+int weir_ranges_remove(struct weir_ranges *ranges, const void *begin);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/cpu_ranges.h"
+#include "base/ranges.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* How many ranges begin at or before the address. */
-static size_t rank_of(const struct weir_cpu_ranges *ranges, uintptr_t address)
+static size_t rank_of(const struct weir_ranges *ranges, uintptr_t address)
 {
     size_t low = 0;
     size_t high = ranges->n;
@@ -20,8 +20,7 @@ static size_t rank_of(const struct weir_cpu_ranges *ranges, uintptr_t address)
     return low;
 }
 
-int weir_cpu_ranges_add(struct weir_cpu_ranges *ranges, const void *begin, uint64_t bytes,
-                        void *attached)
+int weir_ranges_add(struct weir_ranges *ranges, const void *begin, uint64_t bytes, void *attached)
 {
     uintptr_t address = (uintptr_t)begin;
     size_t at = rank_of(ranges, address);
@@ -31,29 +30,29 @@ int weir_cpu_ranges_add(struct weir_cpu_ranges *ranges, const void *begin, uint6
         return -EEXIST;
     if (ranges->n == ranges->capacity) {
         size_t capacity = ranges->capacity ? 2 * ranges->capacity : 8;
-        struct weir_cpu_range *items = realloc(ranges->items, capacity * sizeof *items);
+        struct weir_range *items = realloc(ranges->items, capacity * sizeof *items);
         if (!items)
             return -ENOMEM;
         ranges->items = items;
         ranges->capacity = capacity;
     }
     memmove(ranges->items + at + 1, ranges->items + at, (ranges->n - at) * sizeof *ranges->items);
-    ranges->items[at] = (struct weir_cpu_range){ address, address + bytes, attached };
+    ranges->items[at] = (struct weir_range){ address, address + bytes, attached };
     ranges->n++;
     return 0;
 }
 
-const struct weir_cpu_range *weir_cpu_ranges_find(const struct weir_cpu_ranges *ranges,
-                                                  uintptr_t address, uint64_t bytes)
+const struct weir_range *weir_ranges_find(const struct weir_ranges *ranges, uintptr_t address,
+                                          uint64_t bytes)
 {
     size_t at = rank_of(ranges, address);
     if (at == 0)
         return NULL;
-    const struct weir_cpu_range *range = &ranges->items[at - 1];
+    const struct weir_range *range = &ranges->items[at - 1];
     return address < range->end && range->end - address >= bytes ? range : NULL;
 }
 
-int weir_cpu_ranges_remove(struct weir_cpu_ranges *ranges, const void *begin)
+int weir_ranges_remove(struct weir_ranges *ranges, const void *begin)
 {
     size_t at = rank_of(ranges, (uintptr_t)begin);
     if (at == 0 || ranges->items[at - 1].begin != (uintptr_t)begin)

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* All kernels of weir-bench as one image. */
+
+#include "gemm.cu"
+#include "load.cu"
+#include "pattern.cu"
+#include "register_copy.cu"

@@ -1,0 +1,776 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache_model.h"
+#include "random.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <criterion/parameterized.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Random calls to a cache, each checked against the model, and each made to a
+ * second cache too, which must then be in the same state.
+ *
+ *   WEIR_RANDOM_STEPS  operations over all configurations, 100000 by default
+ *   WEIR_RANDOM_SEED   another number, another sequence of calls; 0 by default
+ *   WEIR_RANDOM_CONFIG run only this configuration
+ *   WEIR_RANDOM_TRACE  if set, one line a call on standard error
+ *
+ * A failure names its configuration and seed. */
+
+static const char *const evictions[] = { "lru", "slru", "lfu", "fifo" };
+static const char *const write_backs[] = { "write_through", "write_through_selective(2)",
+                                           "write_back", "never" };
+#define N_CONFIGS 32u
+#define N_DOCUMENTS 3u
+
+/* A prompt is one letter a page; every token tells its page's letter. */
+struct prompt {
+    uint32_t name_space;
+    size_t n_key;
+    char letters[MODEL_PAGES];
+};
+
+struct user {
+    weir_seq handles[2];
+    struct prompt prompt;
+    uint32_t compute_at_least;
+    weir_request request; /* the last one */
+};
+
+struct world {
+    struct model m;
+    struct random random;
+    weir_cache *caches[2];
+    weir_step steps[2];
+    bool step_open;
+    bool events_left; /* by the last poll, for want of room */
+    uint64_t now_ns;
+    uint32_t load_failures; /* percent */
+    uint32_t max_steps;
+    bool trace;
+    char name[160];
+    char documents[N_DOCUMENTS][MODEL_PAGES];
+    struct user users[MODEL_SEQS]; /* beside m.seqs */
+    int32_t tokens[MODEL_PAGES * 16 + 16];
+};
+
+static const weir_field fields[] = { { .tag = 1, .bytes = 1, .data = "a" } };
+
+#define must(w, condition, ...) model_must(&(w)->m, condition, __VA_ARGS__)
+
+static void trace(const struct world *w, const char *what, uint32_t slot, int rc)
+{
+    if (w->trace)
+        fprintf(stderr, "%llu: %s %u: %d\n", (unsigned long long)w->m.operation, what, slot, rc);
+}
+
+static void trace_table(const struct world *w, uint32_t slot)
+{
+    const struct model_seq *seq = &w->m.seqs[slot];
+    if (!w->trace)
+        return;
+    fprintf(stderr, "    %zu tokens hit, pages", seq->n_committed);
+    for (uint32_t i = 0; i < seq->n_pages; i++)
+        fprintf(stderr, " %d", seq->table[i]);
+    fprintf(stderr, "\n");
+}
+
+static void trace_steps(const char *what, const uint64_t *steps, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(stderr, "%s %llu", i ? "" : what, (unsigned long long)steps[i]);
+}
+
+static void trace_moves(const char *what, const weir_move *moves, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(stderr, "%s %d/%d", i ? "" : what, moves[i].device.id, moves[i].host.id);
+}
+
+static void trace_order(const struct world *w, const void *bytes, size_t n)
+{
+    weir_order o;
+    if (!w->trace || weir_order_decode(&o, bytes, n, NULL) != 0)
+        return;
+    fprintf(stderr, "    step %llu, write-back %llu", (unsigned long long)o.step,
+            (unsigned long long)o.write_ticket);
+    trace_steps(", behind", o.fences, o.n_fences);
+    trace_steps(", joins", o.joins, o.n_joins);
+    trace_moves(", loads (device/host)", o.loads, o.n_loads);
+    trace_steps(" behind", o.load_fences, o.n_load_fences);
+    trace_moves(", writes", o.writes, o.n_writes);
+    trace_steps(" behind", o.write_fences, o.n_write_fences);
+    fprintf(stderr, "\n");
+}
+
+/* ---- Setting up ---------------------------------------------------------- */
+
+static uint64_t environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void world_open(struct world *w, uint32_t config)
+{
+    static const uint32_t page_tokens[] = { 1, 3, 16, 4 };
+    static const double offered[] = { 0, 0.05, 0.3 };
+    memset(w, 0, sizeof *w);
+    w->m.seed = environment("WEIR_RANDOM_SEED", 0);
+    w->random.state = w->m.seed * 1000003 + config;
+    w->trace = getenv("WEIR_RANDOM_TRACE") != NULL;
+
+    weir_cache_params params;
+    weir_cache_params_init(&params);
+    params.eviction = evictions[config % 4];
+    params.write_back = write_backs[config / 4 % 4];
+    params.page_tokens = page_tokens[(config + config / 4) % 4];
+    params.offered = offered[(config + config / 16) % 3];
+    params.n_ranks = 1 + config % 3;
+    params.device_pages = 8 + random_below(&w->random, config % 4 ? 24 : MODEL_PAGES - 7);
+    params.host_pages = config % 7 == 6 ? 0 : 8 + random_below(&w->random, MODEL_PAGES - 7);
+    params.max_steps = 1 + random_below(&w->random, 6);
+    params.max_write_backs = 1 + random_below(&w->random, 6);
+    params.max_seqs = MODEL_SEQS;
+    w->load_failures = config % 2 ? 0 : 10;
+    w->max_steps = params.max_steps;
+    snprintf(w->name, sizeof w->name,
+             "config %u (%s, %s, pages of %u, %u + %u, offered %.2f, %u ranks)", config,
+             params.eviction, params.write_back, params.page_tokens, params.device_pages,
+             params.host_pages, params.offered, params.n_ranks);
+    w->m.name = w->name;
+    w->m.page_tokens = params.page_tokens;
+    w->m.device_pages = params.device_pages;
+    w->m.host_pages = params.host_pages;
+    w->m.n_ranks = params.n_ranks;
+    model_create(&w->m);
+    for (int i = 0; i < 2; i++)
+        must(w, weir_cache_create(&w->caches[i], &params) == 0, "create");
+    for (uint32_t d = 0; d < N_DOCUMENTS; d++)
+        for (uint32_t i = 0; i < MODEL_PAGES; i++)
+            w->documents[d][i] = (char)(1 + random_below(&w->random, 3));
+}
+
+static void expect_sound(struct world *w)
+{
+    const char *reason = "";
+    must(w, weir_cache_check(w->caches[0], &reason) == 0, "%s", reason);
+    must(w, weir_cache_digest(w->caches[0]) == weir_cache_digest(w->caches[1]),
+         "two caches with the same calls differ");
+}
+
+/* The same call to both caches, `i` being the cache; yields what they return. */
+#define both(w, call)                                                                 \
+    __extension__({                                                                   \
+        int rcs_[2];                                                                  \
+        for (int i = 0; i < 2; i++)                                                   \
+            rcs_[i] = (call);                                                         \
+        must((w), rcs_[0] == rcs_[1], "%d and %d from two caches", rcs_[0], rcs_[1]); \
+        rcs_[0];                                                                      \
+    })
+
+/* ---- Prompts ------------------------------------------------------------- */
+
+static struct prompt random_prompt(struct world *w)
+{
+    struct prompt p = { .name_space = random_percent(&w->random, 15) };
+    const char *document = w->documents[random_below(&w->random, N_DOCUMENTS)];
+    uint32_t shared = random_below(&w->random, w->m.device_pages);
+    for (uint32_t i = 0; i < MODEL_PAGES; i++)
+        p.letters[i] = i < shared ? document[i] : (char)(1 + random_below(&w->random, 3));
+    uint32_t longest = w->m.device_pages * w->m.page_tokens;
+    if (random_percent(&w->random, 80))
+        longest = longest / 2;
+    p.n_key = 1 + random_below(&w->random, longest);
+    return p;
+}
+
+static void chains_of(const struct prompt *p, uint64_t *chains)
+{
+    uint64_t chain = p->name_space + 1;
+    for (uint32_t i = 0; i < MODEL_PAGES; i++)
+        chains[i] = chain = model_chain(chain, (uint64_t)p->letters[i]);
+}
+
+/* Tokens from..from+n-1 of a prompt, valid until the next call. */
+static const int32_t *tokens_of(struct world *w, const struct prompt *p, size_t from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        w->tokens[i] = p->letters[(from + i) / w->m.page_tokens] * 100 +
+                       (int32_t)((from + i) % w->m.page_tokens);
+    return w->tokens;
+}
+
+static weir_key key_of(struct world *w, const struct prompt *p, size_t n)
+{
+    return (weir_key){
+        .tokens = tokens_of(w, p, 0, n), .n_tokens = n, .fields = fields, .n_fields = p->name_space
+    };
+}
+
+static weir_hit peek(struct world *w, const struct prompt *p, size_t n)
+{
+    weir_key key = key_of(w, p, n);
+    weir_hit hits[2];
+    must(w, both(w, weir_cache_peek(w->caches[i], &key, &hits[i])) == 0, "peek");
+    must(w, memcmp(&hits[0], &hits[1], sizeof hits[0]) == 0, "peeks differ");
+    uint64_t chains[MODEL_PAGES];
+    chains_of(p, chains);
+    must(w, hits[0].n_tokens <= n, "%zu of %zu tokens hit", hits[0].n_tokens, n);
+    model_peek(&w->m, chains, &hits[0]);
+    return hits[0];
+}
+
+static bool is_doomed(const struct world *w, uint32_t slot)
+{
+    const struct model_seq *seq = &w->m.seqs[slot];
+    return model_good_pages(&w->m, seq, false) < seq->n_pages;
+}
+
+/* ---- Operations on sequences --------------------------------------------- */
+
+/* A random open sequence; MODEL_SEQS if there is none. */
+static uint32_t pick(struct world *w)
+{
+    uint32_t first = random_below(&w->random, MODEL_SEQS);
+    for (uint32_t k = 0; k < MODEL_SEQS; k++) {
+        uint32_t slot = (first + k) % MODEL_SEQS;
+        if (w->m.seqs[slot].open && !w->m.seqs[slot].closing)
+            return slot;
+    }
+    return MODEL_SEQS;
+}
+
+static void do_open(struct world *w)
+{
+    uint32_t slot = 0;
+    while (slot < MODEL_SEQS && w->m.seqs[slot].open)
+        slot++;
+    struct user user = { .prompt = random_prompt(w) };
+    user.compute_at_least = random_percent(&w->random, 80) ? 1 : random_below(&w->random, 20);
+    weir_seq_params params;
+    weir_seq_params_init(&params);
+    params.compute_at_least = user.compute_at_least;
+    params.user = slot < MODEL_SEQS ? &w->users[slot] : NULL;
+    weir_key key = key_of(w, &user.prompt, user.prompt.n_key);
+    int rc = both(w, weir_seq_open(&user.handles[i], w->caches[i], &key, &params));
+    trace(w, "open", slot, rc);
+    must(w, rc == (slot < MODEL_SEQS ? 0 : -ENOSPC), "open: %d", rc);
+    if (rc)
+        return;
+    must(w, user.handles[0].id == user.handles[1].id, "ids differ");
+    weir_request_init(&user.request);
+    w->users[slot] = user;
+    w->m.seqs[slot] = (struct model_seq){ .open = true };
+    chains_of(&user.prompt, w->m.seqs[slot].chains);
+}
+
+static void do_close(struct world *w, uint32_t slot)
+{
+    weir_seq old = w->users[slot].handles[0];
+    int rc = both(w, weir_seq_close(&w->users[slot].handles[i]));
+    trace(w, "close", slot, rc);
+    must(w, rc == 0, "close: %d", rc);
+    must(w, !w->users[slot].handles[0].cache && !w->users[slot].handles[0].id, "handle not reset");
+    must(w, weir_seq_close(&old) == -ESTALE, "a sequence is closed twice");
+    model_close(&w->m.seqs[slot]);
+}
+
+/* Reads the block table, in units of kernel pages. */
+static size_t table_of(struct world *w, uint32_t slot, int32_t *table)
+{
+    uint32_t unit = w->m.page_tokens;
+    uint32_t ratio = unit % 4 == 0 && random_percent(&w->random, 30) ? 4 : 1;
+    int32_t entries[2][4 * MODEL_PAGES];
+    size_t n[2];
+    int rc = both(w, weir_seq_pages(w->users[slot].handles[i], 0, unit / ratio, entries[i],
+                                    4 * MODEL_PAGES, &n[i]));
+    must(w, rc == 0 && n[0] == n[1] && n[0] % ratio == 0, "pages: %d", rc);
+    must(w, memcmp(entries[0], entries[1], n[0] * sizeof **entries) == 0, "tables differ");
+    for (size_t k = 0; k < n[0]; k++) {
+        if (k % ratio == 0)
+            table[k / ratio] = entries[0][k] / (int32_t)ratio;
+        must(w, entries[0][k] == table[k / ratio] * (int32_t)ratio + (int32_t)(k % ratio),
+             "kernel page %zu", k);
+    }
+    return n[0] / ratio;
+}
+
+static bool others_wait(const struct world *w, uint32_t slot)
+{
+    for (uint32_t k = 0; k < MODEL_SEQS; k++)
+        if (k != slot && w->m.seqs[k].open && w->m.seqs[k].waiting)
+            return true;
+    return false;
+}
+
+/* Leading tokens that a first reserve with the present request is to use. */
+static size_t expected_hit(struct world *w, uint32_t slot)
+{
+    const struct user *user = &w->users[slot];
+    size_t n = user->prompt.n_key;
+    n = n > user->compute_at_least ? n - user->compute_at_least : 0;
+    n = n < user->request.use_hit ? n : user->request.use_hit;
+    return n ? peek(w, &user->prompt, n).n_tokens : 0;
+}
+
+static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *r, size_t hit)
+{
+    const struct model_seq *seq = &w->m.seqs[slot];
+    must(w, r->hit.n_tokens == hit, "hit of %zu tokens, not %zu", r->hit.n_tokens, hit);
+    must(w, r->hit.n_device + r->hit.n_host + r->hit.n_loading == hit, "the parts of a hit");
+    int32_t table[MODEL_PAGES];
+    size_t n = table_of(w, slot, table);
+    size_t wanted = (w->users[slot].request.total_tokens + w->m.page_tokens - 1) / w->m.page_tokens;
+    size_t had = seq->n_pages + hit / w->m.page_tokens;
+    must(w, n == (wanted > had ? wanted : had), "%zu pages reserved", n);
+    model_reserve(&w->m, &w->m.seqs[slot], hit, table, n);
+    trace_table(w, slot);
+}
+
+/* -EAGAIN and -ENOSPC must be true. */
+static void check_refusal(struct world *w, uint32_t slot, int rc, size_t n_pages)
+{
+    weir_available available;
+    must(w, weir_cache_available(w->caches[0], &available) == 0, "available");
+    if (rc == -EAGAIN)
+        must(w, model_in_flight(&w->m) || available.pending || others_wait(w, slot),
+             "-EAGAIN, and nothing is in flight");
+    else
+        must(w, others_wait(w, slot) || n_pages > w->m.seqs[slot].n_pages + model_not_held(&w->m),
+             "-ENOSPC, and %u pages could be had", model_not_held(&w->m));
+}
+
+/* Calls reserve with the sequence's request. */
+static int reserve(struct world *w, uint32_t slot)
+{
+    struct user *user = &w->users[slot];
+    struct model_seq *seq = &w->m.seqs[slot];
+    size_t hit = seq->reserved ? 0 : expected_hit(w, slot);
+    size_t n_pages = (user->request.total_tokens + w->m.page_tokens - 1) / w->m.page_tokens;
+    size_t least = seq->n_pages + hit / w->m.page_tokens;
+    n_pages = n_pages > least ? n_pages : least;
+
+    weir_reserved reserved[2] = { 0 };
+    int rc = both(w, weir_seq_reserve(user->handles[i], &user->request, &reserved[i]));
+    trace(w, "reserve", slot, rc);
+    must(w, memcmp(&reserved[0], &reserved[1], sizeof reserved[0]) == 0, "reserved differ");
+    must(w, (rc == -EIO) == is_doomed(w, slot), "reserve: %d, and doomed %d", rc,
+         is_doomed(w, slot));
+    if (rc != -EIO)
+        must(w, (rc == -E2BIG) == (n_pages > w->m.device_pages), "reserve of %zu pages: %d",
+             n_pages, rc);
+    if (rc == 0)
+        check_reserved(w, slot, &reserved[0], hit);
+    else if (rc == -EAGAIN || rc == -ENOSPC)
+        check_refusal(w, slot, rc, n_pages);
+    else
+        must(w, rc == -E2BIG || rc == -EIO, "reserve: %d", rc);
+    if (rc != 0 && rc != -EIO)
+        must(w, reserved[0].n_short > 0, "nothing is short");
+    seq->waiting = rc == -EAGAIN || (rc == -EIO && seq->waiting); /* a claim ends with close */
+    return rc;
+}
+
+static void do_reserve(struct world *w)
+{
+    uint32_t slot = pick(w);
+    if (slot == MODEL_SEQS)
+        return;
+    const struct model_seq *seq = &w->m.seqs[slot];
+    struct user *user = &w->users[slot];
+    if (!seq->waiting || random_percent(&w->random, 30)) {
+        size_t total = seq->reserved ? seq->n_committed + seq->n_pending : user->prompt.n_key;
+        total += random_below(&w->random, 3 * w->m.page_tokens);
+        if (!seq->reserved && random_percent(&w->random, 20))
+            total = 1 + random_below(&w->random, (uint32_t)total);
+        size_t limit = (size_t)MODEL_PAGES * w->m.page_tokens;
+        user->request.total_tokens = total < limit ? total + (total == 0) : limit;
+        user->request.use_hit = random_percent(&w->random, 85)
+                                    ? WEIR_ALL_TOKENS
+                                    : random_below(&w->random, (uint32_t)user->prompt.n_key);
+        user->request.expect_tokens =
+            random_percent(&w->random, 50) ? 0 : total + random_below(&w->random, 100);
+    }
+    reserve(w, slot);
+}
+
+static void do_peek(struct world *w)
+{
+    uint32_t slot = pick(w);
+    uint64_t before = weir_cache_digest(w->caches[0]);
+    if (slot == MODEL_SEQS || random_percent(&w->random, 40)) {
+        struct prompt p = random_prompt(w);
+        peek(w, &p, p.n_key);
+    } else {
+        const struct model_seq *seq = &w->m.seqs[slot];
+        size_t full = seq->n_committed - seq->n_committed % w->m.page_tokens;
+        size_t n_tokens = full ? peek(w, &w->users[slot].prompt, full).n_tokens : 0;
+        must(w, w->load_failures || n_tokens == full,
+             "%zu of %zu committed tokens are in the index", n_tokens, full);
+    }
+    must(w, weir_cache_digest(w->caches[0]) == before, "a peek changes the cache");
+}
+
+static void do_look(struct world *w)
+{
+    uint32_t slot = pick(w);
+    if (slot == MODEL_SEQS)
+        return;
+    const struct model_seq *seq = &w->m.seqs[slot];
+    weir_seq_info info;
+    must(w, weir_seq_get_info(w->users[slot].handles[0], &info) == 0, "get_info");
+    size_t committed = seq->n_committed + seq->n_pending, n_key = w->users[slot].prompt.n_key;
+    must(w, info.n_committed == committed, "%zu committed, not %zu", info.n_committed, committed);
+    must(w, info.n_tokens == (committed > n_key ? committed : n_key), "%zu tokens", info.n_tokens);
+    must(w, info.n_reserved == (size_t)seq->n_pages * w->m.page_tokens, "%zu tokens reserved",
+         info.n_reserved);
+    must(w, info.user == &w->users[slot], "another user pointer");
+    int32_t table[MODEL_PAGES];
+    size_t n = table_of(w, slot, table);
+    must(w, n == seq->n_pages && memcmp(table, seq->table, n * sizeof *table) == 0,
+         "a block table changed");
+}
+
+/* ---- Operations on steps ------------------------------------------------- */
+
+static void commit(struct world *w, uint32_t slot, size_t room)
+{
+    struct user *user = &w->users[slot];
+    struct model_seq *seq = &w->m.seqs[slot];
+    size_t from = seq->n_committed + seq->n_pending;
+    size_t n = random_percent(&w->random, 40) ? room : random_below(&w->random, (uint32_t)room + 1);
+    const int32_t *tokens = NULL;
+    if (from + n > user->prompt.n_key || random_percent(&w->random, 50))
+        tokens = tokens_of(w, &user->prompt, from, n);
+    int rc = both(w, weir_seq_commit(user->handles[i], tokens, n));
+    trace(w, "commit", slot, rc);
+    must(w, rc == (is_doomed(w, slot) ? -EIO : 0), "commit: %d", rc);
+    if (rc)
+        return;
+    if (seq->in_step)
+        seq->n_pending += n;
+    else
+        model_commit(&w->m, seq, n);
+}
+
+/* Speculation: what an earlier step computed is accepted later. */
+static void do_late_commit(struct world *w)
+{
+    uint32_t slot = pick(w);
+    if (slot == MODEL_SEQS || w->m.seqs[slot].in_step || !w->m.seqs[slot].n_step_pages)
+        return;
+    size_t end = (size_t)w->m.seqs[slot].n_step_pages * w->m.page_tokens;
+    commit(w, slot, end - w->m.seqs[slot].n_committed);
+}
+
+static void begin_step(struct world *w)
+{
+    int rc = both(w, weir_step_begin(&w->steps[i], w->caches[i]));
+    trace(w, "begin", 0, rc);
+    uint32_t n = model_steps_in_flight(&w->m);
+    must(w, n > 0 ? rc == 0 || rc == -EAGAIN : rc == 0, "begin: %d", rc);
+    must(w, n < w->max_steps || rc == -EAGAIN, "begin: %d with %u steps in flight", rc, n);
+    w->step_open = rc == 0;
+}
+
+static void end_step(struct world *w)
+{
+    const void *orders[2];
+    size_t bytes[2];
+    int rc = both(w, weir_step_end(&w->steps[i], &orders[i], &bytes[i]));
+    trace(w, "end", 0, rc);
+    must(w, rc == 0, "end: %d", rc);
+    must(w, bytes[0] == bytes[1] && memcmp(orders[0], orders[1], bytes[0]) == 0, "orders differ");
+    w->step_open = false;
+    trace_order(w, orders[0], bytes[0]);
+    model_order(&w->m, orders[0], bytes[0]);
+}
+
+static void abort_step(struct world *w)
+{
+    int rc = both(w, weir_step_abort(&w->steps[i]));
+    trace(w, "abort", 0, rc);
+    must(w, rc == 0, "abort: %d", rc);
+    w->step_open = false;
+    model_abort(&w->m);
+}
+
+static void add_to_step(struct world *w)
+{
+    uint32_t slot = pick(w);
+    if (slot == MODEL_SEQS || w->m.seqs[slot].n_pages == 0)
+        return;
+    int rc = both(w, weir_step_add(w->steps[i], w->users[slot].handles[i]));
+    trace(w, "add", slot, rc);
+    must(w, rc == (is_doomed(w, slot) ? -EIO : 0), "add: %d", rc);
+    if (rc)
+        return;
+    w->m.seqs[slot].in_step = true;
+    if (random_percent(&w->random, 70)) {
+        const struct model_seq *seq = &w->m.seqs[slot];
+        size_t end = (size_t)seq->n_pages * w->m.page_tokens;
+        commit(w, slot, end - seq->n_committed - seq->n_pending);
+    }
+}
+
+static void do_step(struct world *w)
+{
+    if (!w->step_open)
+        begin_step(w);
+    else if (random_percent(&w->random, 60))
+        add_to_step(w);
+    else if (random_percent(&w->random, 90))
+        end_step(w);
+    else
+        abort_step(w);
+}
+
+/* ---- Reports and events -------------------------------------------------- */
+
+static void send(struct world *w, uint32_t rank, const weir_report_item *items, size_t n)
+{
+    _Alignas(8) unsigned char report[4096];
+    size_t bytes;
+    must(w, weir_report_encode(items, n, report, sizeof report, &bytes, NULL) == 0, "encode");
+    int rc = both(w, weir_cache_report(w->caches[i], rank, report, bytes));
+    must(w, rc == 0, "report: %d", rc);
+    for (size_t k = 0; k < n; k++) {
+        static const char *const kinds[] = { "", "step", "load", "write-back" };
+        trace(w, kinds[items[k].kind], (uint32_t)items[k].number, items[k].rc);
+        model_report(&w->m, rank, &items[k]);
+    }
+    rc = both(w, weir_cache_report(w->caches[i], rank, report, bytes));
+    must(w, rc == -EINVAL, "a report is taken twice: %d", rc);
+    report[random_below(&w->random, (uint32_t)bytes)] ^= 4;
+    rc = both(w, weir_cache_report(w->caches[i], rank, report, bytes));
+    must(w, rc == -EINVAL, "a corrupted report is taken: %d", rc);
+}
+
+/* Reports up to `limit` of what one rank could report; whether there was any. */
+static bool report(struct world *w, uint32_t rank, size_t limit)
+{
+    weir_report_item items[3 * MODEL_FLIGHTS];
+    size_t n = model_reportable(&w->m, rank, items);
+    if (n == 0)
+        return false;
+    limit = limit < n ? limit : n;
+    for (size_t k = 0; k < limit; k++) {
+        size_t other = k + random_below(&w->random, (uint32_t)(n - k));
+        weir_report_item item = items[other];
+        items[other] = items[k];
+        items[k] = item;
+        if (item.kind != WEIR_REPORT_STEP && random_percent(&w->random, w->load_failures))
+            items[k].rc = random_percent(&w->random, 80) ? -EIO : -ECANCELED;
+    }
+    send(w, rank, items, limit);
+    return true;
+}
+
+static void do_report(struct world *w)
+{
+    report(w, random_below(&w->random, w->m.n_ranks), 1 + random_below(&w->random, 4));
+}
+
+/* Whether it was answered with a reserve. */
+static bool take_event(struct world *w, const weir_cache_event *event, bool at_once)
+{
+    if (event->kind == WEIR_EVENT_WRITE_WAITING) {
+        must(w, !event->seq.cache && !event->user, "an event without a sequence names one");
+        return false;
+    }
+    uint32_t slot = (uint32_t)((struct user *)event->user - w->users);
+    must(w, slot < MODEL_SEQS && w->m.seqs[slot].open, "an event for a closed sequence");
+    must(w, !w->m.seqs[slot].closing, "an event for a sequence that was closed");
+    must(w, event->seq.id == w->users[slot].handles[0].id, "an event for another sequence");
+    struct model_seq *seq = &w->m.seqs[slot];
+    trace(w, "event", slot, (int)event->kind);
+    if (event->kind == WEIR_EVENT_LOAD_FAILED) {
+        size_t good = model_good_pages(&w->m, seq, false);
+        must(w, good < seq->n_pages, "a failure is told of a sequence that is well");
+        must(w, event->rc == -EIO, "rc %d", event->rc);
+        must(w, event->good_tokens == good * w->m.page_tokens, "%zu good tokens, not %zu",
+             event->good_tokens, good * w->m.page_tokens);
+        seq->failure_told = true;
+        return false;
+    }
+    must(w, event->kind == WEIR_EVENT_RESERVE_READY, "event %d", (int)event->kind);
+    must(w, seq->waiting, "a sequence that is not in line is told that its turn has come");
+    if (!at_once || is_doomed(w, slot))
+        return false;
+    /* A first reserve matches again, and may need more than it claimed: pages
+     * that others held at that time. Growing needs what it claimed. */
+    bool grows = seq->reserved;
+    int rc = reserve(w, slot);
+    must(w, !grows || rc == 0, "reserve: %d after the event that promises it", rc);
+    return true;
+}
+
+static void poll_events(struct world *w, size_t capacity, bool at_once)
+{
+    weir_cache_event events[2][32];
+    size_t n[2];
+    w->now_ns += random_below(&w->random, 1000);
+    int rc = both(w, weir_cache_poll(w->caches[i], w->now_ns, events[i], capacity, &n[i]));
+    trace(w, "poll", (uint32_t)n[0], rc);
+    must(w, rc == 0 && n[0] == n[1] && n[0] <= capacity, "poll: %d", rc);
+    for (size_t k = 0; k < n[0]; k++) {
+        must(w, events[0][k].kind == events[1][k].kind && events[0][k].user == events[1][k].user,
+             "events differ");
+        if (take_event(w, &events[0][k], at_once && !w->events_left))
+            at_once = false;
+    }
+    w->events_left = n[0] == capacity;
+    for (uint32_t k = 0; k < MODEL_SEQS && n[0] < capacity; k++) {
+        const struct model_seq *seq = &w->m.seqs[k];
+        must(w, !seq->open || seq->closing || seq->failure_told || !is_doomed(w, k),
+             "sequence %u was not told of a failed load", k);
+    }
+}
+
+static void do_poll(struct world *w)
+{
+    size_t capacity = random_percent(&w->random, 60) ? 32 : random_below(&w->random, 3);
+    poll_events(w, capacity, random_percent(&w->random, 50));
+}
+
+static void do_nonsense(struct world *w)
+{
+    weir_step step = { 0 };
+    weir_seq seq = { w->caches[0], UINT64_C(77) << 40 | 1 };
+    if (w->step_open)
+        must(w, both(w, weir_step_begin(&step, w->caches[i])) == -EBUSY, "a step in a step");
+    must(w, weir_seq_close(&seq) == -ESTALE, "a handle of nothing is closed");
+    must(w, both(w, weir_cache_report(w->caches[i], w->m.n_ranks, "", 0)) == -EINVAL, "rank");
+    if (w->step_open || model_in_flight(&w->m) || pick(w) != MODEL_SEQS) {
+        weir_cache *cache = w->caches[0];
+        if (w->step_open || model_steps_in_flight(&w->m) || pick(w) != MODEL_SEQS)
+            must(w, weir_cache_destroy(&cache) == -EBUSY && cache, "a cache in use is destroyed");
+    }
+}
+
+/* ---- Draining ------------------------------------------------------------ */
+
+/* Runs empty steps, carries all reports and polls until nothing is in flight;
+ * then whoever waits is served or told -ENOSPC. */
+static void do_drain(struct world *w)
+{
+    if (w->step_open)
+        end_step(w);
+    bool waits = true;
+    for (int round = 0; waits; round++) {
+        must(w, round < 100, "a sequence waits for ever");
+        if (round > 0) {
+            begin_step(w);
+            must(w, w->step_open, "no step can be begun though none is in flight");
+            end_step(w);
+        }
+        for (bool any = true; any;) {
+            any = false;
+            for (uint32_t rank = 0; rank < w->m.n_ranks; rank++)
+                any |= report(w, rank, 100);
+        }
+        must(w, !model_in_flight(&w->m), "what is in flight cannot be reported");
+        poll_events(w, 32, false);
+        waits = false;
+        for (uint32_t slot = 0; slot < MODEL_SEQS; slot++)
+            if (w->m.seqs[slot].open && w->m.seqs[slot].waiting)
+                waits |= reserve(w, slot) == -EAGAIN;
+    }
+    expect_sound(w);
+}
+
+static void world_close(struct world *w)
+{
+    do_drain(w);
+    for (uint32_t slot = 0; slot < MODEL_SEQS; slot++)
+        if (w->m.seqs[slot].open)
+            do_close(w, slot);
+    must(w, model_not_held(&w->m) == w->m.device_pages, "pages are held by nobody");
+    weir_stats stats = { .struct_size = sizeof stats };
+    must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
+    must(w, stats.seqs_open == 0 && stats.orders_in_flight == 0 && stats.write_backs_in_flight == 0,
+         "something is still open");
+    must(w, stats.steps == w->m.next_step - 1, "steps");
+    must(w, stats.loaded_pages == w->m.loads_done, "%d pages loaded, not %d",
+         (int)stats.loaded_pages, (int)w->m.loads_done);
+    must(w, stats.load_failed_pages == w->m.loads_failed, "failed loads");
+    must(w, stats.written_pages == w->m.writes_done, "%d pages written, not %d",
+         (int)stats.written_pages, (int)w->m.writes_done);
+    must(w, both(w, weir_cache_destroy(&w->caches[i])) == 0 && !w->caches[0], "destroy");
+    model_destroy(&w->m);
+}
+
+/* ---- Tests --------------------------------------------------------------- */
+
+static void operate(struct world *w)
+{
+    uint32_t what = random_below(&w->random, 1000);
+    w->m.operation++;
+    if (what < 120) {
+        do_open(w);
+    } else if (what < 330) {
+        do_reserve(w);
+    } else if (what < 600) {
+        do_step(w);
+    } else if (what < 620) {
+        do_late_commit(w);
+    } else if (what < 720) {
+        do_report(w);
+    } else if (what < 800) {
+        do_poll(w);
+    } else if (what < 840) {
+        do_peek(w);
+    } else if (what < 860) {
+        do_look(w);
+    } else if (what < 870) {
+        do_nonsense(w);
+    } else if (what < 872) {
+        do_drain(w);
+    } else {
+        uint32_t slot = pick(w);
+        if (slot != MODEL_SEQS)
+            do_close(w, slot);
+    }
+    expect_sound(w);
+}
+
+ParameterizedTestParameters(cache_random, equals_a_naive_model)
+{
+    static uint32_t configs[N_CONFIGS];
+    for (uint32_t i = 0; i < N_CONFIGS; i++)
+        configs[i] = i;
+    return cr_make_param_array(uint32_t, configs, N_CONFIGS, NULL);
+}
+
+ParameterizedTest(uint32_t *config, cache_random, equals_a_naive_model)
+{
+    static struct world w;
+    uint64_t steps = environment("WEIR_RANDOM_STEPS", 100000) / N_CONFIGS;
+    if (environment("WEIR_RANDOM_CONFIG", *config) != *config)
+        return;
+    world_open(&w, *config);
+    for (uint64_t i = 0; i < steps; i++)
+        operate(&w);
+    world_close(&w);
+}
+
+/* Pools that are too small for what is asked, so that most reserves wait. */
+Test(cache_random, after_draining_every_wait_is_over)
+{
+    static struct world w;
+    for (uint32_t config = 0; config < N_CONFIGS; config++) {
+        if (environment("WEIR_RANDOM_CONFIG", config) != config)
+            continue;
+        world_open(&w, config);
+        for (int round = 0; round < 15; round++) {
+            for (int i = 0; i < 40; i++)
+                operate(&w);
+            do_drain(&w);
+        }
+        world_close(&w);
+    }
+}
