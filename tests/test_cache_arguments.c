@@ -119,7 +119,7 @@ Test(cache_arguments, create)
 
 Test(cache_arguments, policies_of_create)
 {
-    static const char *const bad[] = { "", "LRU", "lru ", "mru", "write_through", "lru,lru" };
+    static const char *const bad[] = { "", "LRU", "lru ", "rru", "write_through", "lru,lru" };
     static const char *const bad_writes[] = {
         "",        "lru",
         "always",  "write_through(2)",

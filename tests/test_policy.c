@@ -17,7 +17,7 @@
             cr_fatal(__VA_ARGS__); \
     } while (0)
 
-static const char *const names[] = { "lru", "slru", "lfu", "fifo" };
+static const char *const names[] = { "lru", "slru", "lfu", "fifo", "mru", "filo" };
 #define N_NAMES (sizeof names / sizeof *names)
 
 /* ---- The heap against a scan --------------------------------------------- */
@@ -96,7 +96,7 @@ Test(evict, names_are_listed_and_found)
         cr_assert(not(zero(ptr, (void *)weir_evict_policy_find(names[i]))));
         cr_expect(eq(str, (char *)weir_evict_policy_find(names[i])->name, (char *)names[i]));
     }
-    static const char *const unknown[] = { "", "LRU", "lru ", " lru", "lr", "lru2", "mru" };
+    static const char *const unknown[] = { "", "LRU", "lru ", " lru", "lr", "lru2", "filo " };
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
         cr_expect(zero(ptr, (void *)weir_evict_policy_find(unknown[i])), "\"%s\"", unknown[i]);
     cr_expect(zero(ptr, (void *)weir_evict_policy_find(NULL)));
@@ -180,6 +180,20 @@ Test(evict, lru_follows_last_use_and_fifo_does_not)
     static const int32_t expected[2][3] = { { 1, 2, 0 }, { 0, 1, 2 } };
     for (size_t i = 0; i < 2; i++) {
         struct fixture f = fixture_open(i == 0 ? "lru" : "fifo", 3);
+        for (uint32_t e = 0; e < 3; e++)
+            add(&f, entry_of(e, 1, e + 1, e + 1));
+        use(&f, entry_of(0, 2, 10, 1));
+        for (size_t k = 0; k < 3; k++)
+            cr_expect(eq(i32, next(&f), expected[i][k]));
+        fixture_close(&f);
+    }
+}
+
+Test(evict, mru_follows_last_use_and_filo_does_not)
+{
+    static const int32_t expected[2][3] = { { 0, 2, 1 }, { 2, 1, 0 } };
+    for (size_t i = 0; i < 2; i++) {
+        struct fixture f = fixture_open(i == 0 ? "mru" : "filo", 3);
         for (uint32_t e = 0; e < 3; e++)
             add(&f, entry_of(e, 1, e + 1, e + 1));
         use(&f, entry_of(0, 2, 10, 1));
@@ -298,7 +312,7 @@ struct model_entry {
 };
 
 struct model {
-    char kind; /* l, s, f (lfu), o (fifo) */
+    char kind; /* l, s, f (lfu), o (fifo), m, i (filo) */
     struct model_entry entries[MODEL_ENTRIES];
     uint64_t now;
     uint64_t age;
@@ -311,6 +325,10 @@ static uint64_t model_key(const struct model *model, const struct model_entry *e
         return e->facts.last_use;
     case 'o':
         return e->facts.since;
+    case 'm':
+        return UINT64_MAX - e->facts.last_use;
+    case 'i':
+        return UINT64_MAX - e->facts.since;
     case 's':
         return e->key + (e->guarded ? UINT64_C(1) << 60 : 0);
     default:
@@ -403,7 +421,7 @@ static void random_step(struct fixture *f, struct model *model, struct random *r
 
 Test(evict, random_operations_equal_a_scan)
 {
-    static const char kinds[] = { 'l', 's', 'f', 'o' };
+    static const char kinds[] = { 'l', 's', 'f', 'o', 'm', 'i' };
     for (size_t k = 0; k < N_NAMES; k++) {
         for (uint64_t seed = 1; seed <= 10; seed++) {
             struct random random = { seed };
@@ -453,6 +471,55 @@ Test(write_back, answers)
     }
 }
 
+Test(write_back, adaptive_chooses_under_pressure_only)
+{
+    static const struct {
+        uint32_t pages, room, window;
+        uint64_t hits, written;
+        bool pressure;
+    } rows[] = {
+        { 1600, 1600, 80, 0, 1000, false },
+        { 1600, 181, 80, 0, 1000, false },
+        { 1600, 180, 80, 0, 1000, true }, /* a 16th beyond what is kept anyway */
+        { 1600, 80, 80, 0, 1000, true },
+        { 1600, 0, 80, 0, 1000, true },
+        { 1600, 101, 0, 0, 1000, false },
+        { 1600, 100, 0, 0, 1000, true },
+        { 1600, 901, 800, 0, 1000, false },
+        { 1600, 900, 800, 0, 1000, true },
+        { 8, 1, 0, 0, 1000, false }, /* a 16th of eight pages is none */
+        { 8, 0, 0, 0, 1000, true },
+        { UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, 1000, true }, /* a sum beyond 32 bits */
+        { 1600, 0, 80, 249, 1000, true },
+        { 1600, 0, 80, 250, 1000, false }, /* a hit for four that were written */
+        { 1600, 0, 80, 0, 3, false },
+        { 1600, 0, 80, 0, 4, true },
+        { 1600, 0, 80, UINT64_MAX / 2, UINT64_MAX, false },
+    };
+    weir_write_policy policy;
+    cr_assert(eq(int, weir_write_policy_parse("adaptive", &policy), 0));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        weir_write_facts facts = { .host_pages = rows[i].pages,
+                                   .host_room = rows[i].room,
+                                   .host_window = rows[i].window,
+                                   .host_hits = rows[i].hits,
+                                   .host_written = rows[i].written };
+        for (facts.hits = 0; facts.hits < 5; facts.hits++) {
+            weir_write_answer expected =
+                rows[i].pressure && facts.hits < 2 ? WEIR_WRITE_LATER : WEIR_WRITE_NOW;
+            facts.event = WEIR_WRITE_ON_COMMIT;
+            cr_expect(eq(int, policy.decide(&facts, policy.parameter), expected),
+                      "row %zu, %u hits", i, facts.hits);
+            facts.event = WEIR_WRITE_ON_HIT;
+            cr_expect(eq(int, policy.decide(&facts, policy.parameter), expected),
+                      "row %zu, %u hits", i, facts.hits);
+            facts.event = WEIR_WRITE_ON_EVICT;
+            cr_expect(eq(int, policy.decide(&facts, policy.parameter), WEIR_WRITE_DROP),
+                      "row %zu, %u hits", i, facts.hits);
+        }
+    }
+}
+
 Test(write_back, listed_names_parse_to_themselves)
 {
     size_t n = 0;
@@ -462,7 +529,7 @@ Test(write_back, listed_names_parse_to_themselves)
         cr_assert(eq(int, weir_write_policy_parse(name, &policy), 0));
         cr_expect(eq(str, (char *)policy.name, (char *)name));
     }
-    cr_expect(eq(sz, n, 4));
+    cr_expect(eq(sz, n, 5));
     cr_expect(zero(ptr, (void *)weir_write_policy_name_at(SIZE_MAX)));
 }
 
@@ -493,6 +560,8 @@ Test(write_back, bad_names_change_nothing)
         "write_through(1)",
         "write_back(2)",
         "never()",
+        "adaptive(2)",
+        "Adaptive",
         "write_through_selective(",
         "write_through_selective()",
         "write_through_selective(3",

@@ -30,6 +30,22 @@ void weir_summary_print(const struct weir_replay_result *r)
 #undef VALUE
 }
 
+/* Write-backs are the longest names: "write_through_selective". */
+void weir_summary_compare(const struct weir_summary_run *runs, size_t n_runs)
+{
+    printf("%-8s %-23s %9s %9s %9s %10s %10s %10s %10s\n", "policy", "write_back", "hit_ratio",
+           "of_device", "of_host", "loaded", "written", "evicted", "evicted_h");
+    for (size_t i = 0; i < n_runs; i++) {
+        const struct weir_replay_result *r = &runs[i].result;
+        printf("%-8s %-23s %9.4f %9.4f %9.4f %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64
+               "\n",
+               runs[i].options.policy, runs[i].options.write_back,
+               ratio(r->hit_pages_device + r->hit_pages_host, r->pages),
+               ratio(r->hit_pages_device, r->pages), ratio(r->hit_pages_host, r->pages),
+               r->loaded_pages, r->written_pages, r->evicted_device_pages, r->evicted_host_pages);
+    }
+}
+
 static json_t *parameters(const char *trace, const struct weir_replay_options *options,
                           uint32_t device_pages)
 {
@@ -66,20 +82,32 @@ static json_t *object_of(const char *trace, const struct weir_replay_options *op
     return NULL;
 }
 
-int weir_summary_write(const char *path, const char *trace,
-                       const struct weir_replay_options *options,
-                       const struct weir_replay_result *result)
+static json_t *array_of(const char *trace, const struct weir_summary_run *runs, size_t n_runs)
 {
-    json_t *object = object_of(trace, options, result);
-    if (!object)
+    json_t *array = json_array();
+    for (size_t i = 0; i < n_runs; i++) {
+        if (json_array_append_new(array, object_of(trace, &runs[i].options, &runs[i].result))) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+int weir_summary_write(const char *path, const char *trace, const struct weir_summary_run *runs,
+                       size_t n_runs, bool as_array)
+{
+    json_t *root = as_array ? array_of(trace, runs, n_runs)
+                            : object_of(trace, &runs[0].options, &runs[0].result);
+    if (!root)
         return -ENOMEM;
     bool to_stdout = strcmp(path, "-") == 0;
     FILE *file = to_stdout ? stdout : fopen(path, "w");
     int rc = file ? 0 : -errno;
-    if (file && (json_dumpf(object, file, JSON_INDENT(2)) || fputc('\n', file) == EOF))
+    if (file && (json_dumpf(root, file, JSON_INDENT(2)) || fputc('\n', file) == EOF))
         rc = -EIO;
     if (file && (to_stdout ? fflush(file) : fclose(file)) && !rc)
         rc = -errno;
-    json_decref(object);
+    json_decref(root);
     return rc;
 }

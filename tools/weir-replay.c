@@ -11,7 +11,9 @@
 #include <weir/version.h>
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,6 +26,8 @@ enum exit_status {
 struct command {
     struct weir_replay_options options;
     bool device_given;
+    bool all_policies;
+    bool all_write_backs;
     const char *trace;
     const char *json;
 };
@@ -56,8 +60,9 @@ static const struct argp_option option_list[] = {
     { "page-tokens", KEY_PAGE_TOKENS, "N", 0, "Tokens of a page (as --block-tokens)", 0 },
     { "device-pages", KEY_DEVICE_PAGES, "N", 0, "Pages of device memory; 0: no limit (0)", 0 },
     { "host-pages", KEY_HOST_PAGES, "N", 0, "Pages of host memory; 0: no host tier (0)", 0 },
-    { "policy", KEY_POLICY, "NAME", 0, "Eviction policy (lru)", 0 },
-    { "write-back", KEY_WRITE_BACK, "NAME", 0, "Write-back policy (write_through)", 0 },
+    { "policy", KEY_POLICY, "NAME", 0, "Eviction policy (lru); all: each in turn", 0 },
+    { "write-back", KEY_WRITE_BACK, "NAME", 0,
+      "Write-back policy (write_through); all: each in turn", 0 },
     { "offered", KEY_OFFERED, "PERCENT", 0, "Share of a tier that is kept free or offered (5)", 0 },
     { 0, 0, 0, 0, "The server:", 3 },
     { "batch", KEY_BATCH, "N", 0, "Requests that one step prefills (1)", 0 },
@@ -73,7 +78,10 @@ static const struct argp_option option_list[] = {
     { "host-layout", KEY_HOST_LAYOUT, "NAME", 0, "Order of bytes in host memory (segmented)", 0 },
     { "verify", KEY_VERIFY, 0, 0, "Compare all pages that a step uses with their pattern", 0 },
     { 0, 0, 0, 0, "The result:", 5 },
-    { "json", KEY_JSON, "FILE", 0, "Write it as JSON; -: to standard output, without a table", 0 },
+    { "json", KEY_JSON, "FILE", 0,
+      "Write it as JSON; -: to standard output, without a table. With --policy all or "
+      "--write-back all: an array",
+      0 },
     { 0, 0, 0, 0, 0, 0 }
 };
 
@@ -128,7 +136,7 @@ static void read_policy(struct argp_state *state, const char *text, const char *
         return;
     for (size_t i = 0; weir_evict_policy_at(i); i++)
         append_name(list, sizeof list, weir_evict_policy_at(i)->name);
-    argp_error(state, "--policy %s is unknown; there are: %s", text, list);
+    argp_error(state, "--policy %s is unknown; there are: %s, or all", text, list);
 }
 
 static void read_write_back(struct argp_state *state, const char *text, const char **write_back)
@@ -140,7 +148,8 @@ static void read_write_back(struct argp_state *state, const char *text, const ch
         return;
     for (size_t i = 0; weir_write_policy_name_at(i); i++)
         append_name(list, sizeof list, weir_write_policy_name_at(i));
-    argp_error(state, "--write-back %s is unknown or out of range; there are: %s", text, list);
+    argp_error(state, "--write-back %s is unknown or out of range; there are: %s, or all", text,
+               list);
 }
 
 static void read_layout(struct argp_state *state, const char *text, weir_host_layout *layout)
@@ -221,10 +230,14 @@ static error_t parse(int key, char *text, struct argp_state *state)
         read_u32(state, "host-pages", text, 0, 1u << 30, &options->host_pages);
         break;
     case KEY_POLICY:
-        read_policy(state, text, &options->policy);
+        command->all_policies = strcmp(text, "all") == 0;
+        if (!command->all_policies)
+            read_policy(state, text, &options->policy);
         break;
     case KEY_WRITE_BACK:
-        read_write_back(state, text, &options->write_back);
+        command->all_write_backs = strcmp(text, "all") == 0;
+        if (!command->all_write_backs)
+            read_write_back(state, text, &options->write_back);
         break;
     case KEY_OFFERED:
         read_offered(state, text, &options->offered);
@@ -303,27 +316,86 @@ static void warn_of_lengths(const struct command *command, const struct weir_tra
     }
 }
 
-static int run(const struct command *command, const struct weir_trace *trace)
+static int replay(const struct command *command, const struct weir_trace *trace,
+                  struct weir_summary_run *run)
 {
-    struct weir_replay_result result;
-    int rc = weir_replay_run(trace, &command->options, &result);
-    if (command->options.progress)
+    int rc = weir_replay_run(trace, &run->options, &run->result);
+    if (run->options.progress)
         fputs("\r\033[K", stderr);
     if (rc) {
-        complain(command->trace, result.error_line, result.error);
+        complain(command->trace, run->result.error_line, run->result.error);
         return rc == -EINVAL || rc == -E2BIG ? EXIT_BAD_INPUT : EXIT_BROKEN;
     }
+    const struct weir_replay_result *result = &run->result;
+    return result->wrong_bytes || result->races || result->failed_transfers ? EXIT_WRONG : 0;
+}
+
+/* The runs that the command asks for: one, or each policy with each
+ * write-back. NULL: no memory. */
+static struct weir_summary_run *plan_runs(const struct command *command, size_t *n_runs)
+{
+    size_t n_policies = 0;
+    size_t n_writes = 0;
+    while (weir_evict_policy_at(n_policies))
+        n_policies++;
+    while (weir_write_policy_name_at(n_writes))
+        n_writes++;
+    n_policies = command->all_policies ? n_policies : 1;
+    n_writes = command->all_write_backs ? n_writes : 1;
+    struct weir_summary_run *runs = calloc(n_policies * n_writes, sizeof *runs);
+    if (!runs)
+        return NULL;
+    for (size_t i = 0; i < n_policies * n_writes; i++) {
+        struct weir_replay_options *options = &runs[i].options;
+        *options = command->options;
+        if (command->all_policies)
+            options->policy = weir_evict_policy_at(i / n_writes)->name;
+        if (command->all_write_backs)
+            options->write_back = weir_write_policy_name_at(i % n_writes);
+    }
+    *n_runs = n_policies * n_writes;
+    return runs;
+}
+
+/* A run that cannot be made ends the command; a wrong byte in one does not keep
+ * the others from being told. */
+static int run_all(const struct command *command, const struct weir_trace *trace,
+                   struct weir_summary_run *runs, size_t n_runs)
+{
+    bool several = command->all_policies || command->all_write_backs;
+    int status = 0;
+    for (size_t i = 0; i < n_runs; i++) {
+        int got = replay(command, trace, &runs[i]);
+        if (got && got != EXIT_WRONG)
+            return got;
+        status = got ? got : status;
+    }
     bool json_only = command->json && strcmp(command->json, "-") == 0;
-    if (!json_only)
-        weir_summary_print(&result);
-    rc = command->json
-             ? weir_summary_write(command->json, command->trace, &command->options, &result)
-             : 0;
+    if (!json_only && several)
+        weir_summary_compare(runs, n_runs);
+    else if (!json_only)
+        weir_summary_print(&runs[0].result);
+    int rc = command->json
+                 ? weir_summary_write(command->json, command->trace, runs, n_runs, several)
+                 : 0;
     if (rc) {
         complain(command->json, 0, strerror(-rc));
         return EXIT_BAD_INPUT;
     }
-    return result.wrong_bytes || result.races || result.failed_transfers ? EXIT_WRONG : 0;
+    return status;
+}
+
+static int run(const struct command *command, const struct weir_trace *trace)
+{
+    size_t n_runs = 0;
+    struct weir_summary_run *runs = plan_runs(command, &n_runs);
+    if (!runs) {
+        complain(command->trace, 0, strerror(ENOMEM));
+        return EXIT_BROKEN;
+    }
+    int status = run_all(command, trace, runs, n_runs);
+    free(runs);
+    return status;
 }
 
 int main(int argc, char **argv)

@@ -64,6 +64,13 @@ typedef struct weir_step {
  *   eviction        policy of the device tier; default "lru"
  *   host_eviction   of the host tier; default: as eviction
  *   write_back      default "write_through"
+ *   eviction_policy       a caller's own policy of the device tier, which wins
+ *                   over `eviction`; all its functions must be there. The cache
+ *                   keeps the pointer. Default NULL: by name
+ *   host_eviction_policy  of the host tier, wins over `host_eviction`; default
+ *                   NULL: by name, and without a name as the device tier
+ *   write_policy    a caller's own write-back policy, which wins over
+ *                   `write_back` if its decide is not NULL
  *   log             default: silent; kept by the cache */
 typedef struct weir_cache_params {
     uint32_t struct_size;
@@ -79,13 +86,17 @@ typedef struct weir_cache_params {
     const char *eviction;
     const char *host_eviction;
     const char *write_back;
+    const weir_evict_policy *eviction_policy;
+    const weir_evict_policy *host_eviction_policy;
+    weir_write_policy write_policy;
     weir_log log;
 } weir_cache_params;
 
 WEIR_API void weir_cache_params_init(weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Creates a cache. -EINVAL: a required field is missing, a limit is broken, or
- * a policy's name is unknown; -ENOMEM. Logs the bytes that the index takes. */
+ * a policy's name is unknown or its functions are not all there; -ENOMEM. Logs the bytes that the
+ * index takes. */
 WEIR_API int weir_cache_create(weir_cache **cache, const weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Frees a cache and sets *cache to NULL; a NULL content is allowed. -EBUSY and
@@ -179,7 +190,7 @@ typedef struct weir_reserved {
  * -EIO     a load that the sequence uses has failed: close it
  * -EINVAL  total_tokens is 0
  * A claim ends with the sequence's next successful reserve, with -ENOSPC or
- * with its close. */
+ * -E2BIG, or with its close. */
 WEIR_API int weir_seq_reserve(weir_seq seq, const weir_request *request,
                               weir_reserved *reserved) WEIR_NOEXCEPT;
 
@@ -194,10 +205,10 @@ typedef struct weir_seq_info {
 
 WEIR_API int weir_seq_get_info(weir_seq seq, weir_seq_info *info) WEIR_NOEXCEPT;
 
-/* Writes the block table: for each reserved page from the sequence's page
- * `from / page_tokens` on, the device page ids as a dense int32 array, in units
- * of kernel pages (a kernel page of kernel_page_tokens tokens; page_tokens must
- * be a multiple of it; id k of page p is p * ratio + k).
+/* Writes the block table: the device page ids of the sequence's reserved pages
+ * from its token `from` on, as a dense int32 array, in units of kernel pages (a kernel page of
+ * kernel_page_tokens tokens; page_tokens must be a multiple of it; id k of page p is p * ratio +
+ * k).
  *
  *   from   in tokens, a multiple of kernel_page_tokens
  *   table  of `capacity` entries; may be NULL if capacity is 0
@@ -222,8 +233,8 @@ WEIR_API int weir_seq_commit(weir_seq seq, const int32_t *tokens, size_t n) WEIR
 
 /* ---- Steps --------------------------------------------------------------- */
 
-/* Opens the next step. -EAGAIN: max_steps are in flight; -EBUSY: a step is
- * open. */
+/* Opens the next step. -EAGAIN: the step max_steps before it is not retired;
+ * -EBUSY: a step is open. */
 WEIR_API int weir_step_begin(weir_step *step, weir_cache *cache) WEIR_NOEXCEPT;
 
 /* Adds a sequence: the step starts the loads that it needs, or joins those in
@@ -286,49 +297,82 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
 
 /* ---- Looking inside ------------------------------------------------------ */
 
-/* Counters since creation and sizes now. X(type, name, text). */
-#define WEIR_CACHE_STATS(X)                                                                  \
-    X(uint64_t, requests, "first reserves that succeeded")                                   \
-    X(uint64_t, reserve_again, "reserves answered with -EAGAIN")                             \
-    X(uint64_t, reserve_nospace, "reserves answered with -ENOSPC")                           \
-    X(uint64_t, hit_pages_device, "pages that requests found in device memory")              \
-    X(uint64_t, hit_pages_host, "pages that requests found in host memory only")             \
-    X(uint64_t, hit_pages_loading, "pages that requests found on their way to the device")   \
-    X(uint64_t, new_pages, "pages allocated to be computed")                                 \
-    X(uint64_t, committed_pages, "pages that became full")                                   \
-    X(uint64_t, duplicate_pages, "committed pages that the index already held")              \
-    X(uint64_t, loaded_pages, "pages loaded")                                                \
-    X(uint64_t, load_failed_pages, "pages whose load failed")                                \
-    X(uint64_t, written_pages, "pages written back")                                         \
-    X(uint64_t, write_failed_pages, "pages whose write-back failed")                         \
-    X(uint64_t, write_cancelled_pages, "pages that left the index before they were written") \
-    X(uint64_t, write_skipped_pages, "pages not written because the host tier was full")     \
-    X(uint64_t, evicted_device_pages, "device copies whose room was taken")                  \
-    X(uint64_t, evicted_host_pages, "host copies whose room was taken")                      \
-    X(uint64_t, dropped_pages, "pages that left the index with their prefix")                \
-    X(uint64_t, load_runs, "runs in loads, consecutive on both sides, cut at 32 pages")      \
-    X(uint64_t, load_run_squares, "sum of their squared lengths, for a page-weighted mean")  \
-    X(uint64_t, steps, "steps ended")                                                        \
-    X(uint64_t, orders_in_flight, "steps not retired")                                       \
-    X(uint64_t, write_backs_in_flight, "write-backs not retired")                            \
-    X(uint64_t, seqs_open, "sequences open")                                                 \
-    X(uint64_t, index_pages, "pages in the index")                                           \
-    X(uint64_t, index_bytes, "host memory of the cache in bytes")                            \
-    X(uint64_t, device_free, "device pages free")                                            \
-    X(uint64_t, device_offered, "device pages offered")                                      \
-    X(uint64_t, host_free, "host pages free")                                                \
-    X(uint64_t, host_offered, "host pages offered")
+/* Counters since creation and sizes now. X(type, kind, name, text); kind is
+ * COUNTER, which only grows, or GAUGE. */
+#define WEIR_CACHE_STATS(X)                                                                       \
+    X(uint64_t, COUNTER, requests, "first reserves that succeeded")                               \
+    X(uint64_t, COUNTER, reserve_again, "reserves answered with -EAGAIN")                         \
+    X(uint64_t, COUNTER, reserve_nospace, "reserves answered with -ENOSPC")                       \
+    X(uint64_t, COUNTER, hit_pages_device, "pages that requests found in device memory")          \
+    X(uint64_t, COUNTER, hit_pages_host, "pages that requests found in host memory only")         \
+    X(uint64_t, COUNTER, hit_pages_loading,                                                       \
+      "pages that requests found on their way to the device")                                     \
+    X(uint64_t, COUNTER, new_pages, "pages allocated to be computed")                             \
+    X(uint64_t, COUNTER, committed_pages, "pages that became full")                               \
+    X(uint64_t, COUNTER, duplicate_pages, "committed pages that the index already held")          \
+    X(uint64_t, COUNTER, loaded_pages, "pages loaded")                                            \
+    X(uint64_t, COUNTER, load_failed_pages, "pages whose load failed")                            \
+    X(uint64_t, COUNTER, written_pages, "pages written back")                                     \
+    X(uint64_t, COUNTER, write_failed_pages, "pages whose write-back failed")                     \
+    X(uint64_t, COUNTER, write_cancelled_pages,                                                   \
+      "pages that left the index before they were written")                                       \
+    X(uint64_t, COUNTER, write_skipped_pages, "pages not written because the host tier was full") \
+    X(uint64_t, COUNTER, evicted_device_pages, "device copies whose room was taken")              \
+    X(uint64_t, COUNTER, evicted_host_pages, "host copies whose room was taken")                  \
+    X(uint64_t, COUNTER, dropped_pages, "pages that left the index with their prefix")            \
+    X(uint64_t, COUNTER, load_runs, "runs in loads, consecutive on both sides, cut at 32 pages")  \
+    X(uint64_t, COUNTER, load_run_squares,                                                        \
+      "sum of their squared lengths, for a page-weighted mean")                                   \
+    X(uint64_t, COUNTER, steps, "steps ended")                                                    \
+    X(uint64_t, GAUGE, orders_in_flight, "steps not retired")                                     \
+    X(uint64_t, GAUGE, write_backs_in_flight, "write-backs not retired")                          \
+    X(uint64_t, GAUGE, seqs_open, "sequences open")                                               \
+    X(uint64_t, GAUGE, index_pages, "pages in the index")                                         \
+    X(uint64_t, GAUGE, index_bytes, "host memory of the cache in bytes")                          \
+    X(uint64_t, GAUGE, device_free, "device pages free")                                          \
+    X(uint64_t, GAUGE, device_offered, "device pages offered")                                    \
+    X(uint64_t, GAUGE, host_free, "host pages free")                                              \
+    X(uint64_t, GAUGE, host_offered, "host pages offered")
 
 /* struct_size must be set to sizeof(weir_stats) before the call. */
 typedef struct weir_stats {
     uint32_t struct_size;
-#define WEIR_STATS_FIELD(type, name, text) type name;
+#define WEIR_STATS_FIELD(type, kind, name, text) type name;
     WEIR_CACHE_STATS(WEIR_STATS_FIELD)
 #undef WEIR_STATS_FIELD
 } weir_stats;
 
 /* O(1). -EINVAL: struct_size is not one this library knows. */
 WEIR_API int weir_cache_get_stats(const weir_cache *cache, weir_stats *stats) WEIR_NOEXCEPT;
+
+/*   TEXT        a line a field: its name, a space, its value
+ *   JSON        one object, a member a field; values are integers, up to
+ *               2^64 - 1
+ *   PROMETHEUS  the text exposition format: # HELP, # TYPE and the sample of
+ *               each field, named weir_<field>_total for a counter and
+ *               weir_<field> for a gauge, without labels and timestamps
+ *
+ * All end with a newline and hold the fields in the order of WEIR_CACHE_STATS. */
+typedef enum weir_stats_format {
+    WEIR_STATS_TEXT = 0,
+    WEIR_STATS_JSON = 1,
+    WEIR_STATS_PROMETHEUS = 2
+} weir_stats_format;
+
+/* Writes statistics as text.
+ *
+ *   buffer  of `capacity` bytes, receives the text with a NUL behind it; may be
+ *           NULL if capacity is 0
+ *   needed  receives the bytes that the text takes, the NUL counted; NULL: not
+ *           wanted
+ *
+ * -ENOSPC: it does not fit; *needed is written then too, and the buffer, if it
+ * has any byte, holds the beginning of the text and a NUL. -EINVAL: stats is
+ * NULL, its struct_size is not one this library knows, the format is none of
+ * the above, or buffer is NULL and capacity is not 0; without a log line, for
+ * there is no log. Threads: any. Allocates nothing. */
+WEIR_API int weir_stats_write(const weir_stats *stats, weir_stats_format format, char *buffer,
+                              size_t capacity, size_t *needed) WEIR_NOEXCEPT;
 
 /* Recomputes every invariant from scratch: links, sizes, pins, the evictable
  * sets. 0, or -EIO with *reason (static text; may be NULL) on the first that

@@ -11,6 +11,7 @@
 #include <weir/cpu_device.h>
 #include <weir/cuda.h>
 #include <weir/device.h>
+#include <weir/export.h>
 #include <weir/key.h>
 #include <weir/order.h>
 #include <weir/page_pool.h>

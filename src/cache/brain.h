@@ -14,8 +14,9 @@
  *   steps[id % max_steps], writes[ticket % max_write_backs]: what is in flight
  *
  * Files: tier.c moves entries in and out of the tiers; entry.c makes and drops
- * them; write.c queues write-backs; seq.c, reserve.c, step.c and report.c
- * are the calls; check.c recomputes all of this.
+ * them; write.c queues write-backs; seq.c, reserve.c, step.c, report.c
+ * and export.c (with table.h) are the calls; stats.c writes the counters; check.c
+ * recomputes all of this.
  *
  * Words: a copy is *hot* if it is in a tier, is not offered there and is not
  * being cleaned (written back in order to be offered). An entry is

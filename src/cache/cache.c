@@ -50,19 +50,38 @@ static int check_params(const weir_cache_params *p)
     return 0;
 }
 
+/* The caller's own policy if there is one, else the one of this name. */
+static int find_eviction(const weir_log *log, const char *field, const weir_evict_policy *own,
+                         const char *name, const weir_evict_policy **policy)
+{
+    const weir_evict_policy *found = own ? own : weir_evict_policy_find(name);
+    if (!found)
+        return weir_invalid(log, "%s \"%s\" is not a policy", field, name);
+    if (!found->create || !found->destroy || !found->add || !found->use || !found->remove ||
+        !found->forget || !found->next)
+        return weir_invalid(log, "%s_policy lacks a function: all but its name must be there",
+                            field);
+    *policy = found;
+    return 0;
+}
+
 static int find_policies(const weir_cache_params *p, const weir_evict_policy **device,
                          const weir_evict_policy **host, weir_write_policy *write)
 {
     const char *device_name = p->eviction ? p->eviction : "lru";
     const char *host_name = p->host_eviction ? p->host_eviction : device_name;
     const char *write_name = p->write_back ? p->write_back : "write_through";
-    *device = weir_evict_policy_find(device_name);
-    if (!*device)
-        return weir_invalid(&p->log, "eviction \"%s\" is not a policy", device_name);
-    *host = weir_evict_policy_find(host_name);
-    if (!*host)
-        return weir_invalid(&p->log, "host_eviction \"%s\" is not a policy", host_name);
-    if (weir_write_policy_parse(write_name, write))
+    const weir_evict_policy *host_own = p->host_eviction_policy;
+    if (!host_own && !p->host_eviction)
+        host_own = p->eviction_policy;
+    int rc = find_eviction(&p->log, "eviction", p->eviction_policy, device_name, device);
+    if (rc == 0)
+        rc = find_eviction(&p->log, "host_eviction", host_own, host_name, host);
+    if (rc)
+        return rc;
+    if (p->write_policy.decide)
+        *write = p->write_policy;
+    else if (weir_write_policy_parse(write_name, write))
         return weir_invalid(&p->log, "write_back \"%s\" is not a policy", write_name);
     return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/brain.h"
+#include "cache/table.h"
 
 #include "pool/step_set.h"
 
@@ -335,6 +336,23 @@ int weir_seq_get_info(weir_seq handle, weir_seq_info *info)
     return 0;
 }
 
+int weir_table_ratio(const weir_cache *cache, const char *call, uint32_t kernel_page_tokens,
+                     uint32_t *ratio)
+{
+    if (kernel_page_tokens == 0 || cache->page_tokens % kernel_page_tokens)
+        return weir_invalid(&cache->log, "%s: kernel_page_tokens is %u, must divide %u", call,
+                            kernel_page_tokens, cache->page_tokens);
+    uint32_t quotient = cache->page_tokens / kernel_page_tokens;
+    uint32_t size = weir_page_pool_size(cache->tiers[DEVICE].pool);
+    if (size >= INT32_MAX / quotient)
+        return weir_invalid(&cache->log,
+                            "%s: kernel_page_tokens is %u, with %u device pages of %u tokens the "
+                            "ids exceed an int32",
+                            call, kernel_page_tokens, size, cache->page_tokens);
+    *ratio = quotient;
+    return 0;
+}
+
 int weir_seq_pages(weir_seq handle, size_t from, uint32_t kernel_page_tokens, int32_t *table,
                    size_t capacity, size_t *n)
 {
@@ -348,28 +366,18 @@ int weir_seq_pages(weir_seq handle, size_t from, uint32_t kernel_page_tokens, in
                             "seq_pages: n is NULL, or table is NULL and capacity is "
                             "%zu",
                             capacity);
-    if (kernel_page_tokens == 0 || cache->page_tokens % kernel_page_tokens)
-        return weir_invalid(&cache->log, "seq_pages: kernel_page_tokens is %u, must divide %u",
-                            kernel_page_tokens, cache->page_tokens);
+    uint32_t ratio;
+    rc = weir_table_ratio(cache, "seq_pages", kernel_page_tokens, &ratio);
+    if (rc)
+        return rc;
     if (from % kernel_page_tokens)
         return weir_invalid(&cache->log, "seq_pages: from is %zu, not a multiple of %u", from,
                             kernel_page_tokens);
-    uint32_t ratio = cache->page_tokens / kernel_page_tokens;
-    uint32_t size = weir_page_pool_size(cache->tiers[DEVICE].pool);
-    if (size >= INT32_MAX / ratio)
-        return weir_invalid(&cache->log,
-                            "seq_pages: kernel_page_tokens is %u, with %u device pages of %u "
-                            "tokens the ids exceed an int32",
-                            kernel_page_tokens, size, cache->page_tokens);
     size_t all = (size_t)seq->n_pages * ratio;
     size_t first = from / kernel_page_tokens;
     *n = first < all ? all - first : 0;
     if (*n > capacity)
         return -ENOSPC;
-    for (size_t i = 0; i < *n; i++) {
-        size_t kernel_page = first + i;
-        table[i] =
-            seq->pages[kernel_page / ratio].page * (int32_t)ratio + (int32_t)(kernel_page % ratio);
-    }
+    table_write(seq, ratio, first, *n, table);
     return 0;
 }

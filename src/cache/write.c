@@ -6,11 +6,17 @@
 weir_write_answer weir_write_ask(weir_cache *cache, int32_t ref, weir_write_event event)
 {
     const struct entry *entry = &cache->entries[ref];
+    const struct tier *host = &cache->tiers[HOST];
     weir_write_facts facts = {
         .event = event,
         .hits = entry->hits,
         .depth = entry->depth,
         .bytes = cache->page_bytes,
+        .host_pages = weir_page_pool_size(host->pool),
+        .host_room = weir_tier_available(host),
+        .host_window = host->window,
+        .host_hits = cache->stats.hit_pages_host,
+        .host_written = cache->stats.written_pages,
     };
     return cache->write_policy.decide(&facts, cache->write_policy.parameter);
 }

@@ -6,9 +6,9 @@
  * learns nothing that outlives `remove`, and differs from others of its kind
  * in the key alone.
  *
- *   lru:  add, use     ─┐
- *                       ├─► struct weir_heap ◄── create, destroy, remove,
- *   fifo: add, use     ─┘                        forget, next (here) */
+ *   lru,  mru:  add, use  ─┐
+ *                          ├─► struct weir_heap ◄── create, destroy, remove,
+ *   fifo, filo: add, use  ─┘                        forget, next (here) */
 
 #include "policy/heap.h"
 

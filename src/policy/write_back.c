@@ -10,6 +10,10 @@
 #define SELECTIVE_DEFAULT 2u
 #define SELECTIVE_MAX 1000u
 
+#define ADAPTIVE_HITS 2u
+#define ADAPTIVE_WRITES_A_HIT 4u
+#define ADAPTIVE_ROOM_SHARE 16u /* a 16th of the tier: more than one long prompt's pages */
+
 static weir_write_answer write_through(const weir_write_facts *facts, uint32_t parameter)
 {
     (void)parameter;
@@ -35,6 +39,33 @@ static weir_write_answer never(const weir_write_facts *facts, uint32_t parameter
     return facts->event == WEIR_WRITE_ON_EVICT ? WEIR_WRITE_DROP : WEIR_WRITE_LATER;
 }
 
+/* Whether the host tier pays for a page with another one, and to little avail.
+ *
+ * What the tier keeps free or offered at any rate is no sign of room: a full
+ * tier has that too. So only what it has beyond that counts, and it must be
+ * more than a share, for all pages of a prompt are asked about before any takes
+ * room. But a tier that is large for its load is full as well after a while,
+ * and what it gives up is cold; there a threshold would give hits away. A small
+ * one loses pages before they are asked for again, which shows in that few of
+ * those written are ever hit. Choosing raises that share, so the answers
+ * settle at about so many writes a hit. */
+static bool under_pressure(const weir_write_facts *facts)
+{
+    uint64_t kept = (uint64_t)facts->host_window + facts->host_pages / ADAPTIVE_ROOM_SHARE;
+    return facts->host_room <= kept &&
+           facts->host_hits < facts->host_written / ADAPTIVE_WRITES_A_HIT;
+}
+
+static weir_write_answer adaptive(const weir_write_facts *facts, uint32_t parameter)
+{
+    (void)parameter;
+    if (facts->event == WEIR_WRITE_ON_EVICT)
+        return WEIR_WRITE_DROP;
+    if (facts->hits >= ADAPTIVE_HITS || !under_pressure(facts))
+        return WEIR_WRITE_NOW;
+    return WEIR_WRITE_LATER;
+}
+
 /* max_parameter 0: the name stands alone. */
 static const struct built_in {
     weir_write_policy policy;
@@ -44,6 +75,7 @@ static const struct built_in {
     { { "write_through_selective", write_through_selective, SELECTIVE_DEFAULT }, SELECTIVE_MAX },
     { { "write_back", write_back, 0 }, 0 },
     { { "never", never, 0 }, 0 },
+    { { "adaptive", adaptive, 0 }, 0 },
 };
 
 #define N_BUILT_INS (sizeof built_ins / sizeof *built_ins)

@@ -120,11 +120,17 @@ void weir_fences_repair(struct weir_fences *fences)
     }
 }
 
+/* A stream that cannot be waited for by an event is waited for here: it may hold
+ * waits for words of the rank, or the write of a fence's own. Once the device is
+ * lost nothing runs any more, and the streams may be gone. */
 void weir_fences_wait_all(struct weir_fences *fences, weir_stream *stream)
 {
+    const struct weir_device_ops *ops = fences->device->ops;
+    if (ops->status(fences->device))
+        return;
     for (uint32_t i = 0; i < fences->n; i++) {
         struct weir_fence *fence = &fences->ring[i];
-        if (fence->stream && fence->marked && !weir_fences_passed(fences, fence->step))
-            (void)fences->device->ops->stream_wait_event(fences->device, stream, fence->event);
+        if (fence->stream && weir_fences_wait(fences, fence->step, stream))
+            (void)ops->stream_synchronize(fences->device, fence->stream);
     }
 }

@@ -70,7 +70,8 @@ int weir_fences_wait(struct weir_fences *fences, uint64_t step, weir_stream *str
 /* Marks what could not be marked before. Cheap if there is nothing. */
 void weir_fences_repair(struct weir_fences *fences);
 
-/* Makes `stream` come behind every step that has ended, as far as it can. */
+/* Makes `stream` come behind every step that has ended; one for which that fails is
+ * waited for here. For closing. */
 void weir_fences_wait_all(struct weir_fences *fences, weir_stream *stream);
 
 #endif

@@ -26,7 +26,8 @@ refuse("more than one trace", program, demo, demo)
 refuse("No such file", program, "/nowhere/at.all")
 refuse("unrecognized option", program, demo, "--nonsense")
 refuse("there are: lru, ", program, demo, "--policy", "random")
-refuse("write_through_selective", program, demo, "--write-back", "sometimes")
+refuse("lfu, fifo, mru, filo, or all", program, demo, "--policy", "ALL")
+refuse("never, adaptive, or all", program, demo, "--write-back", "sometimes")
 refuse("write_through_selective", program, demo, "--write-back", "write_through_selective(0)")
 refuse("there are: segmented, layer_first, page_first, page_first_direct", program, demo,
        "--host-layout", "sideways")
@@ -85,6 +86,40 @@ with temporary_folder() as folder:
         failures.expect(abs(counts[name] - 4 / 6) < 1e-9, f"{name} is {counts[name]}")
     failures.expect(counts["seconds"] >= 0, "seconds is negative")
     failures.expect(counts["parameters"]["page_tokens"] == 16, "the default of --page-tokens")
+
+    # all policies: a table of all of them, an array; the same as one by one
+    write("".join(GOOD.replace("[0, 1]", f"[{i}, {i + 1}]") for i in (0, 5, 0, 7, 5, 0, 9, 7)))
+    common = ("--block-tokens", "16", "--device-pages", "4", "--host-pages", "3", "--offered", "0")
+    POLICIES = ("lru", "slru", "lfu", "fifo", "mru", "filo")
+    WRITES = ("write_through", "write_through_selective", "write_back", "never", "adaptive")
+    for policies, writes in ((POLICIES, WRITES), (POLICIES, ("write_back",)), (("fifo",), WRITES)):
+        policy = policies[0] if len(policies) == 1 else "all"
+        write_back = writes[0] if len(writes) == 1 else "all"
+        status, out, err = run(program, trace, *common, "--policy", policy, "--write-back",
+                               write_back, "--json", result)
+        failures.expect(status == 0 and err == "", f"all policies: status {status}: {err}")
+        expected = [[p, w] for p in policies for w in writes]
+        lines = [line.split() for line in out.splitlines()]
+        failures.expect([line[:2] for line in lines[1:]] == expected, f"all policies: {out}")
+        with open(result, encoding="utf-8") as file:
+            array = json.load(file)
+        failures.expect(isinstance(array, list) and len(array) == len(expected) and
+                        [[o["parameters"]["policy"], o["parameters"]["write_back"]]
+                         for o in array] == expected, f"all policies: {array}")
+        for counts, line in zip(array, lines[1:]):
+            status, alone, err = run(program, trace, *common, "--policy", line[0], "--write-back",
+                                     line[1], "--json", "-")
+            failures.expect(status == 0, f"{line}: status {status}: {err}")
+            alone = json.loads(alone)
+            alone["seconds"] = counts["seconds"]
+            failures.expect(alone == counts, f"{line}: {counts} but alone: {alone}")
+            failures.expect(line[2:] == [f"{counts[name]:.4f}" for name in
+                                         ("hit_ratio", "hit_ratio_device", "hit_ratio_host")] +
+                            [str(counts[name]) for name in
+                             ("loaded_pages", "written_pages", "evicted_device_pages",
+                              "evicted_host_pages")], f"the table says {line}")
+    failures.expect(len({(c["hit_pages_device"], c["written_pages"]) for c in array}) > 1,
+                    f"the policies make no difference: {array}")
 
     # a prompt larger than the tier is counted, and the others go on
     write(GOOD + GOOD.replace("[0, 1]", "[0, 1, 2, 3, 4]").replace("17", "80") + GOOD)
