@@ -274,10 +274,7 @@ int weir_cpu_copy(weir_device *base, weir_stream *stream, const struct weir_tran
     int rc = weir_cpu_check_stream(base, stream, "copy");
     if (rc)
         return rc;
-    if (!enqueued)
-        return weir_invalid(&base->log, "copy: enqueued is NULL");
-    *enqueued = transfer ? transfer->layer_begin : 0;
-    rc = weir_transfer_check(transfer, &base->log);
+    rc = weir_transfer_check(transfer, enqueued, &base->log);
     if (rc)
         return rc;
     if (transfer->events)

@@ -196,18 +196,19 @@ static int by_kernel(struct weir_cuda_device *device, weir_stream *stream,
                      uint32_t *enqueued)
 {
     struct weir_cuda_transfer *state = transfer->state;
+    if (!choice->per_layer) {
+        int rc =
+            weir_cuda_kernels_copy(state->pages, (CUstream)stream, transfer, transfer->layer_begin,
+                                   transfer->layer_end, &choice->launch, transfer->words != NULL);
+        if (!rc)
+            *enqueued = transfer->layer_end;
+        return rc;
+    }
     struct weir_cuda_list list;
     int rc = weir_cuda_list_begin(&list, state->pages, (CUstream)stream, transfer);
     if (rc)
         return rc;
-    if (choice->per_layer) {
-        rc = launch_each(device, stream, &list, &choice->launch, enqueued);
-    } else {
-        rc = weir_cuda_list_launch(&list, transfer->layer_begin, transfer->layer_end,
-                                   &choice->launch, transfer->words != NULL);
-        if (!rc)
-            *enqueued = transfer->layer_end;
-    }
+    rc = launch_each(device, stream, &list, &choice->launch, enqueued);
     weir_cuda_list_end(&list);
     return rc;
 }
@@ -218,10 +219,7 @@ int weir_cuda_copy(weir_device *base, weir_stream *stream, const struct weir_tra
     int rc = weir_cuda_check_stream(base, stream, "copy");
     if (rc)
         return rc;
-    if (!enqueued)
-        return weir_invalid(&base->log, "copy: enqueued is NULL");
-    *enqueued = transfer ? transfer->layer_begin : 0;
-    rc = weir_transfer_check(transfer, &base->log);
+    rc = weir_transfer_check(transfer, enqueued, &base->log);
     if (rc)
         return rc;
     if (!transfer->state)

@@ -74,8 +74,10 @@ struct weir_transfer {
 };
 
 /* -EINVAL, with a log line that names the field, for a transfer that no device
- * could run: a layer or a page that does not exist, a run across segments. */
-int weir_transfer_check(const struct weir_transfer *transfer, const weir_log *log);
+ * could run: a layer or a page that does not exist, a run across segments. Sets
+ * *enqueued as a copy does that has enqueued nothing yet. */
+int weir_transfer_check(const struct weir_transfer *transfer, uint32_t *enqueued,
+                        const weir_log *log);
 
 struct weir_device_ops {
     const char *name;

@@ -14,8 +14,12 @@ static bool run_is_valid(const struct weir_geometry *g, struct weir_run run)
            ((uint64_t)run.host - 1) / g->segment_pages == (last - 1) / g->segment_pages;
 }
 
-int weir_transfer_check(const struct weir_transfer *transfer, const weir_log *log)
+int weir_transfer_check(const struct weir_transfer *transfer, uint32_t *enqueued,
+                        const weir_log *log)
 {
+    if (!enqueued)
+        return weir_invalid(log, "copy: enqueued is NULL");
+    *enqueued = transfer ? transfer->layer_begin : 0;
     if (!transfer || !transfer->geometry)
         return weir_invalid(log, "copy: %s is NULL", transfer ? "geometry" : "transfer");
     if (transfer->direction != WEIR_LOAD && transfer->direction != WEIR_WRITE_BACK)

@@ -7,7 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Words and marks mean nothing in a graph: they would be those of its capture. */
+/* Words and marks mean nothing in a graph: they would be those of its capture.
+ * -EIO once the device is lost, as of every op. */
 static int refuse_capture(struct weir_rank *rank, weir_stream *stream)
 {
     bool capturing;
@@ -239,8 +240,6 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
         rc = check_order(rank, &order);
     if (rc)
         return rc;
-    if (rank->device->ops->status(rank->device))
-        return -EIO;
     rc = refuse_capture(rank, stream);
     if (rc)
         return rc;
@@ -296,8 +295,6 @@ int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_st
     int rc = check_open(rank, step, stream);
     if (rc)
         return rc;
-    if (rank->device->ops->status(rank->device))
-        return -EIO;
     rc = refuse_capture(rank, stream);
     if (rc)
         return rc;
