@@ -28,7 +28,6 @@
 #define WEIR_TMA_CHUNK_ITEMS (32u * WEIR_TMA_LANE_ITEMS)
 #define WEIR_TMA_MIN_STAGES 2u
 #define WEIR_TMA_MAX_STAGES 16u
-#define WEIR_TMA_MAX_WARPS 4u
 #define WEIR_TMA_STAGE_ALIGN 128u
 #define WEIR_TMA_MIN_STAGE_BYTES 1024u
 #define WEIR_TMA_MAX_STAGE_BYTES (128u << 10) /* a barrier counts below 1 MiB */
@@ -39,9 +38,8 @@
 #define WEIR_VECTOR_CHUNK_ITEMS 32u
 #define WEIR_VECTOR_MAX_THREADS 512u
 
-/* What a stage needs beside its bytes: the targets of its items, its barrier,
- * its facts. */
-#define WEIR_TMA_STAGE_OVERHEAD (WEIR_TMA_CHUNK_ITEMS * 8u + 8u + 16u)
+/* What a stage needs beside its bytes: its barrier. */
+#define WEIR_TMA_STAGE_OVERHEAD 8u
 
 /* A driver's tensor map, opaque. */
 struct weir_tensor_map {
@@ -76,14 +74,6 @@ struct weir_page_pair {
     int32_t host;
 };
 
-/* The ring of one warp. A stage is refilled once all but the newest `behind`
- * stores have read their stages. */
-struct weir_ring {
-    uint32_t stages;
-    uint32_t stage_bytes;
-    uint32_t behind; /* 0..stages-1 */
-};
-
 struct weir_pages_args {
     const struct weir_copy_plane *planes;
     const uint32_t *plane_begin; /* [layer], one more than there are layers */
@@ -101,8 +91,8 @@ struct weir_pages_args {
     uint64_t segment_magic;
     uint32_t page_tokens;
     uint32_t n_maps;
-    uint32_t load; /* 1: host to device */
-    struct weir_ring ring;
+    uint32_t load;        /* 1: host to device */
+    uint32_t stage_bytes; /* the TMA kernel has a stage a warp */
 };
 
 /* Rows of n_buffers buffers (K and V) in n_layers layers: row from[i] of each
@@ -121,8 +111,8 @@ struct weir_rows_args {
     uint32_t n_layers;
     uint32_t box_rows;
     uint32_t tables;
-    uint32_t wide; /* indices are 64-bit */
-    struct weir_ring ring;
+    uint32_t wide;        /* indices are 64-bit */
+    uint32_t stage_bytes; /* the TMA kernel has a stage a warp */
 };
 
 #endif

@@ -1,19 +1,17 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-
-/* The TMA kernel: a warp relays bytes through a ring of stages in shared memory;
- * no byte passes through a register. A CTA has a few such warps, each with a ring
- * and chunks of its own, because one warp takes longer to find out where a chunk
- * belongs than the link takes to bring it.
+/* The TMA kernel: a warp relays bytes through a stage in shared memory; no byte
+ * passes through a register. A CTA has as many warps as its ring has stages, each
+ * with a stage and chunks of its own: what one warp spends on finding out where a
+ * chunk belongs, the loads of the others hide.
  *
  *   source ── bulk load ──► stage ── bulk store ──► target
  *                             │ full: a barrier that counts bytes
  *
- *   loads      … c+5  c+4  c+3  c+2  c+1 ┊ c ┊            in flight, ahead
- *   stores                               ┊ c ┊ c-1        in flight, behind
- *                                          ▲
- *              one turn: wait for c, store it, wait until the stage of
- *              c - behind has been read, load chunk c - behind + stages there,
- *              ask for the indices of the chunk after that
+ *   warp 0   load c0 ·········│ store │ load c12 ·········│ store │ …
+ *   warp 1      load c1 ·········│ store │ load c13 ·········│ store │ …
+ *   …
+ *              one turn: while the load is on its way find the next chunk's
+ *              addresses and runs; wait for the load, store it, wait until the
+ *              stage has been read, load the next chunk there
  *
  * Why it is right:
  *   - A stage is stored from once its barrier has counted all its bytes; each
@@ -25,86 +23,28 @@
  *     alike.
  *   - Every load is waited for and every store is complete before a CTA ends.
  *   - Publishing is explained in publish.cuh. It needs complete stores, not
- *     read ones, and it comes late: only the stores older than the newest
- *     PUBLISH_BEHIND have to be complete, while loads go on, so that the ring
- *     does not drain where a layer ends. */
+ *     read ones, and it comes a turn late: the stores of the turn before are
+ *     complete by then, while the next load goes on. */
 
 #include "publish.cuh"
 
 constexpr uint32_t LANE_ITEMS = WEIR_TMA_LANE_ITEMS;
-constexpr int PUBLISH_BEHIND = 3;
 
-/* The facts of the chunk in a stage. */
-struct StageFacts {
-    uint32_t count;
-    uint32_t bytes;
+constexpr uint32_t NO_ROW = ~0u;
+
+/* A chunk, and where the items of it that this lane looks after are to go. The
+ * first lane of a run or of a box copies all of it. */
+struct StageChunk {
+    uint32_t count; /* items, of all lanes; 0: no chunk */
+    uint32_t bytes; /* of an item */
     uint32_t layer;
-    uint32_t unused;
+    uint32_t map_layer;
+    const void *map; /* NULL: no boxes */
+    Item items[LANE_ITEMS];
+    uint32_t load_bytes[LANE_ITEMS]; /* of the run at the source; 0: begins none */
+    uint32_t store_bytes[LANE_ITEMS];
+    uint32_t rows[LANE_ITEMS]; /* with a map: the first of the box; NO_ROW: begins none */
 };
-
-/* Shared memory: the stages of all warps, then for each warp targets
- * [stage][item], facts [stage], barriers. */
-class Stages
-{
-  public:
-    WEIR_MEMBER explicit Stages(const weir_ring &ring)
-    {
-        bytes = ring.stage_bytes;
-        uint32_t warp = threadIdx.x / 32;
-        uint32_t warps = blockDim.x / 32;
-        uint8_t *base = dynamic_shared();
-        data = shared_address(base) + warp * ring.stages * bytes;
-        targets_ = reinterpret_cast<uint64_t *>(base + warps * ring.stages * bytes +
-                                                warp * ring.stages * WEIR_TMA_STAGE_OVERHEAD);
-        facts_ = reinterpret_cast<StageFacts *>(targets_ + ring.stages * WEIR_TMA_CHUNK_ITEMS);
-        barriers = shared_address(facts_ + ring.stages);
-    }
-    WEIR_MEMBER uint32_t at(uint32_t stage) const
-    {
-        return data + stage * bytes;
-    }
-    WEIR_MEMBER uint32_t barrier(uint32_t stage) const
-    {
-        return barriers + stage * 8;
-    }
-    WEIR_MEMBER uint64_t *targets(uint32_t stage) const
-    {
-        return targets_ + stage * WEIR_TMA_CHUNK_ITEMS;
-    }
-    WEIR_MEMBER StageFacts *facts(uint32_t stage) const
-    {
-        return facts_ + stage;
-    }
-
-  private:
-    uint32_t bytes;
-    uint32_t data;
-    uint32_t barriers;
-    uint64_t *targets_;
-    StageFacts *facts_;
-};
-
-WEIR_DEVICE void wait_read(uint32_t behind)
-{
-    switch (behind) {
-    case 0:
-        return bulk_wait_read<0>();
-    case 1:
-        return bulk_wait_read<1>();
-    case 2:
-        return bulk_wait_read<2>();
-    case 3:
-        return bulk_wait_read<3>();
-    case 4:
-        return bulk_wait_read<4>();
-    case 5:
-        return bulk_wait_read<5>();
-    case 6:
-        return bulk_wait_read<6>();
-    default:
-        return bulk_wait_read<7>();
-    }
-}
 
 /* Whether this lane's item lies in a group of `rows` items, whole and
  * consecutive at the source, so that one box loads it. */
@@ -118,146 +58,140 @@ WEIR_DEVICE bool in_box(uint32_t rows, bool active, uint32_t row)
     return (mask & group) == group;
 }
 
-/* Loads the chunk that `walk` is at. The whole warp. */
-template <class Job>
-WEIR_DEVICE void load_chunk(const Walk<Job, LANE_ITEMS> &walk, const Stages &stages, uint32_t stage)
+/* The length in bytes of the run that begins at this lane's item; 0 if none does. */
+WEIR_DEVICE uint32_t run_bytes(bool active, uint64_t address, uint32_t bytes)
 {
-    uint32_t count = walk.count();
-    uint32_t bytes = walk.bytes();
-    uint32_t barrier = stages.barrier(stage);
-    if (lane_id() == 0) {
-        *stages.facts(stage) = StageFacts{ count, bytes, walk.layer(), 0 };
-        barrier_arm(barrier, count * bytes);
+    uint64_t before = warp_up(address);
+    bool joins = active && lane_id() > 0 && before != 0 && address == before + bytes;
+    uint32_t length = run_length(joins);
+    return active && !joins ? length * bytes : 0;
+}
+
+/* Finds the addresses of the chunk that `walk` is at. The whole warp. */
+template <class Job> WEIR_DEVICE StageChunk find_chunk(const Walk<Job, LANE_ITEMS> &walk)
+{
+    StageChunk chunk = {};
+    chunk.count = walk.count();
+    chunk.bytes = walk.bytes();
+    chunk.layer = walk.layer();
+    const uint32_t box = walk.box_rows();
+    if (box > 0) {
+        chunk.map = walk.job.map();
+        chunk.map_layer = walk.job.map_layer();
     }
-    warp_sync();
-    uint32_t box = walk.box_rows();
-    if (count == 1 && box == 0) { /* a large piece: no runs to look for */
-        if (lane_id() == 0) {
-            Item item = walk.locate(0);
-            stages.targets(stage)[0] = item.to;
-            bulk_load(stages.at(stage), item.from, bytes, barrier);
-        }
-        return;
+    if (chunk.count == 1 && box == 0) { /* a large piece: no runs to look for */
+        chunk.items[0] = walk.locate(0);
+        chunk.load_bytes[0] = chunk.store_bytes[0] = lane_id() == 0 ? chunk.bytes : 0;
+        return chunk;
     }
 #pragma unroll
     for (uint32_t slot = 0; slot < LANE_ITEMS; slot++) {
-        if (slot * 32 >= count)
+        if (slot * 32 >= chunk.count)
             break;
-        uint32_t i = slot * 32 + lane_id();
-        bool active = i < count;
-        uint32_t to = stages.at(stage) + i * bytes;
+        bool active = slot * 32 + lane_id() < chunk.count;
         Item item = { 0, 0 };
-        if (active) {
+        if (active)
             item = walk.locate(slot);
-            stages.targets(stage)[i] = item.to;
-        }
         bool boxed = false;
         if (box > 0) {
             uint32_t row = active ? walk.map_row(slot) : 0;
             boxed = in_box(box, active, row);
-            if (boxed && lane_id() % box == 0)
-                bulk_load_box(to, walk.job.map(), walk.job.map_layer(), row, barrier);
+            chunk.rows[slot] = boxed && lane_id() % box == 0 ? row : NO_ROW;
         }
+        chunk.items[slot] = item;
         /* An item in a box ends no run and begins none: it gives out address 0. */
-        uint64_t from = boxed ? 0 : item.from;
-        uint64_t before = warp_up(from);
-        bool joins = active && !boxed && lane_id() > 0 && before != 0 && from == before + bytes;
-        uint32_t length = run_length(joins);
-        if (active && !boxed && !joins)
-            bulk_load(to, from, length * bytes, barrier);
+        chunk.load_bytes[slot] = run_bytes(active && !boxed, boxed ? 0 : item.from, chunk.bytes);
+        chunk.store_bytes[slot] = run_bytes(active, item.to, chunk.bytes);
+    }
+    return chunk;
+}
+
+/* Loads a chunk into the warp's stage. The whole warp. */
+WEIR_DEVICE void load_chunk(const StageChunk &chunk, uint32_t stage, uint32_t barrier)
+{
+    if (lane_id() == 0)
+        barrier_arm(barrier, chunk.count * chunk.bytes);
+    warp_sync();
+#pragma unroll
+    for (uint32_t slot = 0; slot < LANE_ITEMS; slot++) {
+        if (slot * 32 >= chunk.count)
+            break;
+        uint32_t to = stage + (slot * 32 + lane_id()) * chunk.bytes;
+        if (chunk.load_bytes[slot] > 0)
+            bulk_load(to, chunk.items[slot].from, chunk.load_bytes[slot], barrier);
+        if (chunk.map && chunk.rows[slot] != NO_ROW)
+            bulk_load_box(to, chunk.map, chunk.map_layer, chunk.rows[slot], barrier);
     }
 }
 
-/* Stores a stage that has been filled, as one group a lane. The whole warp. */
-WEIR_DEVICE void store_chunk(const Stages &stages, uint32_t stage)
+/* Stores the stage that has been filled, as one group a lane. The whole warp. */
+WEIR_DEVICE void store_chunk(const StageChunk &chunk, uint32_t stage)
 {
-    uint32_t count = stages.facts(stage)->count;
-    uint32_t bytes = stages.facts(stage)->bytes;
-    if (count == 1) {
-        if (lane_id() == 0)
-            bulk_store(stages.targets(stage)[0], stages.at(stage), bytes);
-        bulk_commit();
-        return;
-    }
 #pragma unroll
     for (uint32_t slot = 0; slot < LANE_ITEMS; slot++) {
-        if (slot * 32 >= count)
+        if (slot * 32 >= chunk.count)
             break;
-        uint32_t i = slot * 32 + lane_id();
-        bool active = i < count;
-        uint64_t to = active ? stages.targets(stage)[i] : 0;
-        uint64_t before = warp_up(to);
-        bool joins = active && lane_id() > 0 && to == before + bytes;
-        uint32_t length = run_length(joins);
-        if (active && !joins)
-            bulk_store(to, stages.at(stage) + i * bytes, length * bytes);
+        if (chunk.store_bytes[slot] > 0)
+            bulk_store(chunk.items[slot].to, stage + (slot * 32 + lane_id()) * chunk.bytes,
+                       chunk.store_bytes[slot]);
     }
     bulk_commit();
 }
 
 template <class Job> WEIR_DEVICE void relay(const typename Job::Args &args)
 {
-    Stages stages(args.ring);
-    const uint32_t n_stages = args.ring.stages;
-    if (lane_id() < n_stages)
-        barrier_init(stages.barrier(lane_id()));
+    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t warps_a_cta = blockDim.x / 32;
+    const uint32_t warps = gridDim.x * warps_a_cta;
+    const uint32_t ring = shared_address(dynamic_shared());
+    const uint32_t stage = ring + warp * args.stage_bytes;
+    const uint32_t barrier = ring + warps_a_cta * args.stage_bytes + warp * 8;
+    if (lane_id() == 0)
+        barrier_init(barrier);
     barrier_init_fence();
     warp_sync();
 
-    const uint32_t warps_a_cta = blockDim.x / 32;
-    const uint32_t warps = gridDim.x * warps_a_cta;
-    Walk<Job, LANE_ITEMS> walk(args, blockIdx.x * warps_a_cta + threadIdx.x / 32, warps,
-                               args.ring.stage_bytes);
+    Walk<Job, LANE_ITEMS> walk(args, blockIdx.x * warps_a_cta + warp, warps, args.stage_bytes);
     Publisher publisher(args, warps);
     if (publisher.due(walk.layer()))
         publisher.publish(walk.layer()); /* this warp has no part in these layers */
 
-    uint32_t filled = 0; /* chunks loaded */
-    uint32_t fill_stage = 0;
-    for (; filled < n_stages - args.ring.behind && walk.more(); filled++) {
-        load_chunk(walk, stages, fill_stage++);
+    StageChunk chunk = {};
+    if (walk.more()) {
+        chunk = find_chunk(walk);
+        load_chunk(chunk, stage, barrier);
         walk.advance();
     }
-
-    /* done[i]: layers below it end with the chunks stored up to i turns ago. */
-    uint32_t done[PUBLISH_BEHIND + 1];
-#pragma unroll
-    for (int i = 0; i <= PUBLISH_BEHIND; i++)
-        done[i] = 0;
-    uint32_t stage = 0;
     uint32_t parity = 0;
-    for (uint32_t stored = 0; stored < filled; stored++) {
-        barrier_wait(stages.barrier(stage), parity);
-        store_chunk(stages, stage);
-        if (++stage == n_stages) {
-            stage = 0;
-            parity ^= 1;
-        }
+    uint32_t done = 0; /* layers below it end with the chunks stored before this turn */
+    while (chunk.count > 0) {
+        StageChunk next = {};
+        next.layer = walk.layer();
         if (walk.more()) {
-            wait_read(args.ring.behind);
-            warp_sync();
-            if (fill_stage == n_stages)
-                fill_stage = 0;
-            load_chunk(walk, stages, fill_stage++);
-            filled++;
+            next = find_chunk(walk);
             walk.advance();
         }
-        warp_sync();
-#pragma unroll
-        for (int i = PUBLISH_BEHIND; i > 0; i--)
-            done[i] = done[i - 1];
-        done[0] = stored + 1 < filled ? stages.facts(stage)->layer : walk.job.layer_end();
-        if (publisher.due(done[PUBLISH_BEHIND])) {
-            bulk_wait<PUBLISH_BEHIND>();
-            publisher.publish(done[PUBLISH_BEHIND]);
+        barrier_wait(barrier, parity);
+        parity ^= 1;
+        store_chunk(chunk, stage);
+        if (next.count > 0) {
+            bulk_wait_read<0>();
+            warp_sync();
+            load_chunk(next, stage, barrier);
         }
+        if (publisher.due(done)) {
+            bulk_wait<1>();
+            publisher.publish(done);
+        }
+        done = next.layer;
+        chunk = next;
     }
     bulk_wait<0>();
     if (publisher.due(walk.job.layer_end()))
         publisher.publish(walk.job.layer_end());
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WEIR_TMA_MAX_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * WEIR_TMA_MAX_STAGES, 1)
     weir_pages_tma(const __grid_constant__ weir_pages_args args)
 {
     if (lane_id() < args.n_maps)
@@ -266,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(32 * WEIR_TMA_MAX_WARPS, 1)
     relay<PagesJob<true>>(args);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WEIR_TMA_MAX_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * WEIR_TMA_MAX_STAGES, 1)
     weir_rows_tma(const __grid_constant__ weir_rows_args args)
 {
     relay<RowsJob>(args);

@@ -188,7 +188,7 @@ static void random_launch(struct random *random, weir_transfer_engine engine,
     launch->threads = 32 * (1 + random_below(random, 3));
     launch->stages = 2 + random_below(random, 15);
     launch->stage_bytes = stage_bytes[random_below(random, 5)];
-    while (launch->stages * (launch->stage_bytes + 2048) > MODEL_SHARED_BYTES)
+    while (launch->stages * (launch->stage_bytes + 8) > MODEL_SHARED_BYTES)
         launch->stages--;
 }
 

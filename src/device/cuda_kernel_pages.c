@@ -379,19 +379,19 @@ static bool countable(const struct weir_cuda_pages *p, uint64_t n_pages, uint32_
 }
 
 static int make_grid(const struct weir_cuda_pages *p, const struct weir_launch *launch,
-                     bool to_host, struct weir_cuda_grid *grid)
+                     struct weir_cuda_grid *grid)
 {
     if (launch->engine == WEIR_ENGINE_TMA && !p->aligned)
         return weir_invalid(&p->kernels->device->base.log,
                             "copy: engine is tma, but not all of the pages is aligned to 16");
     return weir_cuda_kernels_grid(p->kernels, WEIR_KERNEL_PAGES_TMA, WEIR_KERNEL_PAGES_VECTOR,
-                                  launch, to_host, "copy", grid);
+                                  launch, "copy", grid);
 }
 
 int weir_cuda_kernels_check(const struct weir_cuda_pages *pages, const struct weir_launch *launch)
 {
     struct weir_cuda_grid grid;
-    return pages ? make_grid(pages, launch, false, &grid) : -ENOTSUP;
+    return pages ? make_grid(pages, launch, &grid) : -ENOTSUP;
 }
 
 int weir_cuda_list_launch(const struct weir_cuda_list *list, uint32_t layer_begin,
@@ -404,10 +404,10 @@ int weir_cuda_list_launch(const struct weir_cuda_list *list, uint32_t layer_begi
     if (layer_begin == layer_end)
         return 0;
     struct weir_cuda_grid grid;
-    int rc = make_grid(p, launch, transfer->direction == WEIR_WRITE_BACK, &grid);
+    int rc = make_grid(p, launch, &grid);
     if (rc)
         return rc;
-    uint32_t chunk = grid.ring.stages ? grid.ring.stage_bytes : WEIR_VECTOR_CHUNK_BYTES;
+    uint32_t chunk = grid.stage_bytes ? grid.stage_bytes : WEIR_VECTOR_CHUNK_BYTES;
     if (!countable(p, list->n_pages, chunk))
         return weir_invalid(&p->kernels->device->base.log,
                             "copy: %u pages are more than a kernel can count in chunks of %u bytes",
@@ -432,7 +432,7 @@ int weir_cuda_list_launch(const struct weir_cuda_list *list, uint32_t layer_begi
         .page_tokens = g->page_tokens,
         .n_maps = p->n_maps,
         .load = transfer->direction == WEIR_LOAD,
-        .ring = grid.ring,
+        .stage_bytes = grid.stage_bytes,
     };
     return weir_cuda_kernels_launch(p->kernels, &grid, list->stream, &args);
 }

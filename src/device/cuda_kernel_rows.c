@@ -30,9 +30,8 @@ int weir_cuda_kernels_rows(struct weir_cuda_kernels *kernels, CUstream stream,
     const struct weir_launch launch = { engine, params->ctas, params->threads, params->stages,
                                         params->stage_bytes };
     struct weir_cuda_grid grid;
-    int rc =
-        weir_cuda_kernels_grid(kernels, WEIR_KERNEL_ROWS_TMA, WEIR_KERNEL_ROWS_VECTOR, &launch,
-                               params->direction == WEIR_COPY_DEVICE_TO_HOST, "copy rows", &grid);
+    int rc = weir_cuda_kernels_grid(kernels, WEIR_KERNEL_ROWS_TMA, WEIR_KERNEL_ROWS_VECTOR, &launch,
+                                    "copy rows", &grid);
     if (rc)
         return rc;
     struct weir_rows_args args = {
@@ -48,7 +47,7 @@ int weir_cuda_kernels_rows(struct weir_cuda_kernels *kernels, CUstream stream,
         .n_layers = tables ? params->n_layers : 1,
         .tables = tables,
         .wide = params->index_bytes == 8,
-        .ring = grid.ring,
+        .stage_bytes = grid.stage_bytes,
     };
     if (engine == WEIR_ENGINE_TMA && !tables)
         args.box_rows = make_maps(kernels, params, &args);

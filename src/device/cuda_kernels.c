@@ -133,7 +133,7 @@ void weir_cuda_kernels_destroy(struct weir_cuda_kernels **kernels)
 /* ---- Launching ----------------------------------------------------------- */
 
 static int tma_grid(const struct weir_cuda_kernels *k, const struct weir_launch *launch,
-                    bool to_host, const char *what, struct weir_cuda_grid *grid)
+                    const char *what, struct weir_cuda_grid *grid)
 {
     const weir_log *log = &k->device->base.log;
     uint32_t stages = launch->stages ? launch->stages : k->stages;
@@ -150,13 +150,8 @@ static int tma_grid(const struct weir_cuda_kernels *k, const struct weir_launch 
     if (shared > k->shared_bytes)
         return weir_invalid(log, "%s: a ring of %u stages of %u bytes does not fit %u bytes", what,
                             stages, bytes, k->shared_bytes);
-    /* Three stages keep a warp busy: two are loaded while one is stored. */
-    uint32_t warps = stages / 3;
-    warps = warps < 1 ? 1 : warps > WEIR_TMA_MAX_WARPS ? WEIR_TMA_MAX_WARPS : warps;
-    stages /= warps;
-    /* Stores to the host are the slow side there: more of them are under way. */
-    grid->ring = (struct weir_ring){ stages, bytes, to_host ? stages / 2 : 0 };
-    grid->threads = 32 * warps;
+    grid->stage_bytes = bytes;
+    grid->threads = 32 * stages;
     grid->shared_bytes = (uint32_t)shared;
     return 0;
 }
@@ -169,7 +164,7 @@ static int vector_grid(const struct weir_cuda_kernels *k, const struct weir_laun
         return weir_invalid(&k->device->base.log,
                             "%s: threads is %u, must be a multiple of 32 up to %u", what, threads,
                             WEIR_VECTOR_MAX_THREADS);
-    grid->ring = (struct weir_ring){ 0, 0, 0 };
+    grid->stage_bytes = 0;
     grid->threads = threads;
     grid->shared_bytes = 0;
     return 0;
@@ -177,7 +172,7 @@ static int vector_grid(const struct weir_cuda_kernels *k, const struct weir_laun
 
 int weir_cuda_kernels_grid(const struct weir_cuda_kernels *kernels, enum weir_cuda_kernel tma,
                            enum weir_cuda_kernel vector, const struct weir_launch *launch,
-                           bool to_host, const char *what, struct weir_cuda_grid *grid)
+                           const char *what, struct weir_cuda_grid *grid)
 {
     const weir_log *log = &kernels->device->base.log;
     bool is_tma = launch->engine == WEIR_ENGINE_TMA;
@@ -193,7 +188,7 @@ int weir_cuda_kernels_grid(const struct weir_cuda_kernels *kernels, enum weir_cu
     grid->ctas = launch->ctas ? launch->ctas : DEFAULT_CTAS;
     if (grid->ctas > MAX_CTAS)
         return weir_invalid(log, "%s: ctas is %u, must be 1..%u", what, grid->ctas, MAX_CTAS);
-    return is_tma ? tma_grid(kernels, launch, to_host, what, grid)
+    return is_tma ? tma_grid(kernels, launch, what, grid)
                   : vector_grid(kernels, launch, what, grid);
 }
 

@@ -59,7 +59,7 @@ struct weir_launch {
     weir_transfer_engine engine;
     uint32_t ctas;    /* 2 */
     uint32_t threads; /* of a VECTOR CTA: a multiple of 32 up to 512; 512 */
-    uint32_t stages;  /* of a TMA CTA's ring, dealt to its warps: 2..16 */
+    uint32_t stages;  /* of a TMA CTA, one a warp: 2..16 */
     uint32_t stage_bytes;
 };
 
@@ -129,12 +129,12 @@ struct weir_cuda_grid {
     uint32_t ctas;
     uint32_t threads;
     uint32_t shared_bytes;
-    struct weir_ring ring;
+    uint32_t stage_bytes; /* of a TMA CTA, which has a warp for each; else 0 */
 };
 
 int weir_cuda_kernels_grid(const struct weir_cuda_kernels *kernels, enum weir_cuda_kernel tma,
                            enum weir_cuda_kernel vector, const struct weir_launch *launch,
-                           bool to_host, const char *what, struct weir_cuda_grid *grid);
+                           const char *what, struct weir_cuda_grid *grid);
 
 int weir_cuda_kernels_launch(const struct weir_cuda_kernels *kernels,
                              const struct weir_cuda_grid *grid, CUstream stream, void *args);
