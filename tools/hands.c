@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "hand_thread.h"
 #include "hands_device.h"
+
+#include "faults.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define REPORT_ITEMS 64u
 
 void weir_hands_add_wrong(struct weir_hands *hands, uint64_t bytes,
                           const struct weir_wrong_place *place)
 {
+    const struct weir_step_part *part = place->part;
+    if (hands->options->judge_later) {
+        weir_request_add_wrong(part->request, place->token, bytes);
+        return;
+    }
     atomic_fetch_add(&hands->wrong_bytes, bytes);
     if (atomic_flag_test_and_set(&hands->wrong_told))
         return;
-    const struct weir_step_part *part = place->part;
     fprintf(stderr,
             "first wrong bytes: request of line %llu, step %llu, rank %u, layer %u, tensor %u, "
             "token %zu, device page %d, %s\n",
@@ -44,17 +52,39 @@ static int keep_parts(struct weir_work *work, uint64_t step, const struct weir_s
     return 0;
 }
 
-static int step_on_rank(struct weir_hands *hands, size_t index, uint32_t rank, const void *order,
-                        size_t bytes)
+int weir_hand_begin(struct weir_hands *hands, size_t work, uint32_t rank, const void *order,
+                    size_t bytes)
 {
     struct weir_hand *hand = &hands->hands[rank];
     uint64_t step;
-    int rc = weir_rank_begin(hand->rank, order, bytes, (uint32_t)index, hand->stream, &step);
-    if (!rc)
-        rc = hands->ops->forward(hands, index, rank);
-    if (!rc)
-        rc = weir_rank_end(hand->rank, step, hand->stream);
-    return rc ? rc : hands->ops->ended(hands, index, rank);
+    weir_faults_arm(true);
+    int rc = weir_rank_begin(hand->rank, order, bytes, (uint32_t)work, hand->stream, &step);
+    weir_faults_arm(false);
+    return rc;
+}
+
+int weir_hand_run(struct weir_hands *hands, size_t work, uint32_t rank)
+{
+    struct weir_hand *hand = &hands->hands[rank];
+    int rc = hands->ops->forward(hands, work, rank);
+    if (rc)
+        return rc;
+    weir_faults_arm(true);
+    rc = weir_rank_end(hand->rank, hands->works[work].step, hand->stream);
+    weir_faults_arm(false);
+    return rc ? rc : hands->ops->ended(hands, work, rank);
+}
+
+static int step_on_rank(struct weir_hands *hands, size_t work, uint32_t rank, const void *order,
+                        size_t bytes)
+{
+    struct weir_hand_thread *thread = hands->hands[rank].thread;
+    if (thread) {
+        weir_hand_thread_give(thread, work, order, bytes);
+        return 0;
+    }
+    int rc = weir_hand_begin(hands, work, rank, order, bytes);
+    return rc ? rc : weir_hand_run(hands, work, rank);
 }
 
 static int acknowledge(struct weir_hands *hands, weir_cache *cache, const void *order, size_t bytes)
@@ -93,7 +123,7 @@ int weir_hands_step(struct weir_hands *hands, weir_cache *cache, const void *ord
 
 /* ---- Reports ------------------------------------------------------------- */
 
-static void retire_works(struct weir_hands *hands)
+void weir_hands_retire(struct weir_hands *hands)
 {
     uint64_t ended = UINT64_MAX;
     for (uint32_t rank = 0; rank < hands->options->n_ranks; rank++)
@@ -112,12 +142,18 @@ static void retire_works(struct weir_hands *hands)
     }
 }
 
-static int collect_rank(struct weir_hands *hands, weir_cache *cache, uint32_t rank, bool *any)
+int weir_hand_report(struct weir_hands *hands, uint32_t rank, void *report, size_t *bytes)
 {
+    return weir_rank_report(hands->hands[rank].rank, report, hands->report_bytes, bytes);
+}
+
+int weir_hands_collect_rank(struct weir_hands *hands, weir_cache *cache, uint32_t rank, bool *any)
+{
+    struct weir_hand_thread *thread = hands->hands[rank].thread;
     for (;;) {
         size_t bytes;
-        int rc =
-            weir_rank_report(hands->hands[rank].rank, hands->report, hands->report_bytes, &bytes);
+        int rc = thread ? weir_hand_thread_take(thread, hands->report, hands->report_bytes, &bytes)
+                        : weir_hand_report(hands, rank, hands->report, &bytes);
         if (rc || !bytes)
             return rc;
         const weir_report_item *items;
@@ -143,14 +179,23 @@ int weir_hands_collect(struct weir_hands *hands, weir_cache *cache, bool *any)
         return 0;
     int rc = 0;
     for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
-        rc = collect_rank(hands, cache, rank, any);
-    retire_works(hands);
+        rc = weir_hands_collect_rank(hands, cache, rank, any);
+    weir_hands_retire(hands);
     return rc;
 }
 
 int weir_hands_wait(struct weir_hands *hands)
 {
-    return hands->ops ? hands->ops->wait(hands) : 0;
+    if (hands->hands[0].thread)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL); /* ranks are their threads' */
+    else if (hands->ops)
+        return hands->ops->wait(hands);
+    return 0;
+}
+
+weir_device *weir_hands_device(const struct weir_hands *hands, uint32_t rank)
+{
+    return hands->hands[rank].device;
 }
 
 /* ---- Opening and closing ------------------------------------------------- */
@@ -202,11 +247,26 @@ int weir_hands_open(struct weir_hands **hands, const struct weir_replay_options 
     return rc;
 }
 
+int weir_hands_start(struct weir_hands *hands)
+{
+    int rc = 0;
+    for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
+        rc = weir_hand_thread_start(&hands->hands[rank].thread, hands, rank);
+    return rc;
+}
+
+void weir_hands_quiesce(struct weir_hands *hands)
+{
+    for (uint32_t rank = 0; hands->hands && rank < hands->options->n_ranks; rank++)
+        weir_hand_thread_stop(&hands->hands[rank].thread);
+}
+
 void weir_hands_close(struct weir_hands **hands)
 {
     struct weir_hands *closed = *hands;
     if (!closed)
         return;
+    weir_hands_quiesce(closed);
     if (closed->ops && closed->hands)
         closed->ops->close(closed);
     for (size_t i = 0; i < WEIR_REPLAY_STEPS; i++)

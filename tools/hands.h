@@ -15,6 +15,8 @@
 #include "replay.h"
 #include "request.h"
 
+#include <weir/device.h>
+
 struct weir_hands;
 
 /* One sequence's share of a step: tokens [0, begin) are read, [begin, end)
@@ -41,6 +43,19 @@ int weir_hands_step(struct weir_hands *hands, weir_cache *cache, const void *ord
 
 /* Carries what has ended to the cache; *any tells whether there was anything. */
 int weir_hands_collect(struct weir_hands *hands, weir_cache *cache, bool *any);
+
+/* The two halves of it: takes what one rank has reported; frees the work items of
+ * which all ranks have reported the end. */
+int weir_hands_collect_rank(struct weir_hands *hands, weir_cache *cache, uint32_t rank, bool *any);
+void weir_hands_retire(struct weir_hands *hands);
+
+/* From now on each rank has a thread of its own, until quiesce, which waits for
+ * what was given to them. */
+int weir_hands_start(struct weir_hands *hands);
+void weir_hands_quiesce(struct weir_hands *hands);
+
+/* The device of a rank, for faults; NULL without devices. */
+weir_device *weir_hands_device(const struct weir_hands *hands, uint32_t rank);
 
 /* Blocks until the oldest step at least has ended, or if none is in flight all
  * copies. */

@@ -16,13 +16,25 @@ struct launch {
     uint32_t layer;
 };
 
-struct state {
-    struct launch *launches; /* [work][rank][layer] */
-    uint64_t *places;        /* [rank][layer][tensor] */
-    weir_cpu_access *accesses;
-    size_t n_accesses; /* of the step that was prepared last */
+/* What a layer of a step touches. Each rank has its own, since ranks may run on
+ * threads. */
+struct accesses {
+    weir_cpu_access *list;
+    size_t n;
     size_t capacity;
 };
+
+struct state {
+    struct launch *launches;   /* [work][rank][layer] */
+    uint64_t *places;          /* [rank][layer][tensor] */
+    struct accesses *accesses; /* [work][rank] */
+};
+
+static struct accesses *accesses_of(const struct weir_hands *hands, size_t work, uint32_t rank)
+{
+    const struct state *state = hands->state;
+    return &state->accesses[work * hands->options->n_ranks + rank];
+}
 
 static uint64_t place_of(const struct weir_hands *hands, uint32_t rank, uint32_t layer,
                          uint32_t tensor)
@@ -103,29 +115,30 @@ static void forward_layer(void *arg)
 /* ---- Steps --------------------------------------------------------------- */
 
 /* A page that is partly computed already counts as written. */
-static int prepare(struct weir_hands *hands, size_t index)
+static int prepare_rank(struct weir_hands *hands, size_t index, uint32_t rank)
 {
-    struct state *state = hands->state;
+    struct accesses *accesses = accesses_of(hands, index, rank);
     const struct weir_work *work = &hands->works[index];
     uint32_t page_tokens = hands->options->page_tokens;
     uint32_t n_tensors = hands->options->n_tensors;
     size_t n_pages = 0;
     for (size_t i = 0; i < work->n_parts; i++)
         n_pages += (work->parts[i].end + page_tokens - 1) / page_tokens;
-    state->n_accesses = n_pages * n_tensors;
-    if (state->n_accesses > state->capacity) {
-        void *moved = reallocarray(state->accesses, state->n_accesses, sizeof *state->accesses);
+    accesses->n = n_pages * n_tensors;
+    if (accesses->n > accesses->capacity) {
+        void *moved = reallocarray(accesses->list, accesses->n, sizeof *accesses->list);
         if (!moved)
             return -ENOMEM;
-        state->accesses = moved;
-        state->capacity = state->n_accesses;
+        accesses->list = moved;
+        accesses->capacity = accesses->n;
     }
-    weir_cpu_access *access = state->accesses;
+    weir_cpu_access *access = accesses->list;
     for (size_t i = 0; i < work->n_parts; i++) {
         const struct weir_step_part *part = &work->parts[i];
         for (size_t page = 0; page * page_tokens < part->end; page++)
             for (uint32_t tensor = 0; tensor < n_tensors; tensor++)
                 *access++ = (weir_cpu_access){
+                    .pool = weir_rank_cpu_pool(hands->hands[rank].rank),
                     .page = part->request->pages[page],
                     .tensor = (uint16_t)tensor,
                     .write = part->begin < part->end && page >= part->begin / page_tokens,
@@ -134,22 +147,26 @@ static int prepare(struct weir_hands *hands, size_t index)
     return 0;
 }
 
+static int prepare(struct weir_hands *hands, size_t index)
+{
+    int rc = 0;
+    for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
+        rc = prepare_rank(hands, index, rank);
+    return rc;
+}
+
 static int forward(struct weir_hands *hands, size_t index, uint32_t rank)
 {
-    const struct state *state = hands->state;
+    struct accesses *accesses = accesses_of(hands, index, rank);
     struct weir_hand *hand = &hands->hands[rank];
-    uint32_t pool = weir_rank_cpu_pool(hand->rank);
     for (uint32_t layer = 0; layer < hands->options->n_layers; layer++) {
         int rc = weir_rank_wait_layer(hand->rank, hands->works[index].step, layer, hand->stream);
         if (rc)
             return rc;
-        for (size_t i = 0; i < state->n_accesses; i++) {
-            state->accesses[i].pool = pool;
-            state->accesses[i].layer = (uint16_t)layer;
-        }
+        for (size_t i = 0; i < accesses->n; i++)
+            accesses->list[i].layer = (uint16_t)layer;
         rc = weir_cpu_launch(hand->device, hand->stream, forward_layer,
-                             launch_of(hands, index, rank, layer), state->accesses,
-                             state->n_accesses);
+                             launch_of(hands, index, rank, layer), accesses->list, accesses->n);
         if (rc)
             return rc;
     }
@@ -192,11 +209,13 @@ static uint64_t races(const struct weir_hands *hands)
 
 /* ---- Opening and closing ------------------------------------------------- */
 
-static int open_rank(struct weir_hand *hand, const weir_rank_params *params)
+static int open_rank(struct weir_hand *hand, const weir_rank_params *params, double link_gbps)
 {
     weir_cpu_device_params device_params;
     weir_cpu_device_params_init(&device_params);
     device_params.log = params->log;
+    device_params.load_gbps = link_gbps;
+    device_params.write_back_gbps = link_gbps;
     int rc = weir_cpu_device_open(&hand->device, &device_params);
     if (!rc)
         rc = weir_cpu_stream_create(hand->device, &hand->stream);
@@ -209,7 +228,8 @@ static int make_launches(struct weir_hands *hands, struct state *state)
     size_t n = (size_t)options->n_ranks * options->n_layers;
     state->launches = calloc(WEIR_REPLAY_STEPS * n, sizeof *state->launches);
     state->places = calloc(n * options->n_tensors, sizeof *state->places);
-    if (!state->launches || !state->places)
+    state->accesses = calloc((size_t)WEIR_REPLAY_STEPS * options->n_ranks, sizeof *state->accesses);
+    if (!state->launches || !state->places || !state->accesses)
         return -ENOMEM;
     uint64_t *place = state->places;
     for (uint32_t rank = 0; rank < options->n_ranks; rank++)
@@ -228,7 +248,7 @@ static int open_all(struct weir_hands *hands, const weir_rank_params *params)
     struct state *state = hands->state = calloc(1, sizeof *state);
     int rc = state ? make_launches(hands, state) : -ENOMEM;
     for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
-        rc = open_rank(&hands->hands[rank], params);
+        rc = open_rank(&hands->hands[rank], params, hands->options->link_gbps);
     return rc;
 }
 
@@ -247,6 +267,9 @@ static void close_all(struct weir_hands *hands)
         return;
     free(state->launches);
     free(state->places);
+    for (size_t i = 0; state->accesses && i < (size_t)WEIR_REPLAY_STEPS * hands->options->n_ranks;
+         i++)
+        free(state->accesses[i].list);
     free(state->accesses);
     free(state);
 }

@@ -4,7 +4,7 @@
 
 /* What hands.c asks of a kind of device, and what they share.
  *
- *   hands.c        orders, steps, reports
+ *   hands.c        orders, steps, reports; hand_thread.c: the same on threads
  *      │ ops
  *      ├─► hands_cpu.c   a device a rank; functions on its streams
  *      └─► hands_cuda.c  one GPU for all ranks; kernels
@@ -29,7 +29,8 @@ struct weir_hand {
     weir_device *device;
     weir_rank *rank;
     weir_stream *stream;
-    uint64_t ended; /* the last step whose end was reported */
+    uint64_t ended;                  /* the last step whose end was reported */
+    struct weir_hand_thread *thread; /* NULL: the scheduler's thread does it */
 };
 
 /* Errors as for the calls of the rank. close: of what open has made, all or a
@@ -63,6 +64,15 @@ struct weir_hands {
     atomic_ullong wrong_bytes;
     atomic_flag wrong_told;
 };
+
+/* The parts of a step on a rank: what may have to be tried again (-EBUSY, -EAGAIN,
+ * -EIO), and the rest. */
+int weir_hand_begin(struct weir_hands *hands, size_t work, uint32_t rank, const void *order,
+                    size_t bytes);
+int weir_hand_run(struct weir_hands *hands, size_t work, uint32_t rank);
+
+/* A report of hands->report_bytes at most; *bytes is 0 if nothing has ended. */
+int weir_hand_report(struct weir_hands *hands, uint32_t rank, void *report, size_t *bytes);
 
 /* Where wrong bytes are. */
 struct weir_wrong_place {

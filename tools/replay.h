@@ -40,6 +40,9 @@ const char *weir_replay_device_name(enum weir_replay_device device);
  *   batch         requests that one step prefills
  *   active        requests that decode at a time; 0: a request ends with its
  *                 prefill
+ *   judge_later   wrong bytes are kept with their requests, not counted: after a
+ *                 failed load some are to be expected
+ *   link_gbps     of CPU devices, a direction; 0: no limit
  *   passes        times that the trace is replayed, each with ids of its own
  *   progress      called now and then with the requests done so far; may be
  *                 NULL */
@@ -61,6 +64,8 @@ struct weir_replay_options {
     uint32_t batch;
     uint32_t active;
     uint32_t n_ranks;
+    bool judge_later;
+    double link_gbps;
     uint32_t passes;
     void (*progress)(uint32_t pass, uint32_t passes, size_t done, size_t requests);
 };

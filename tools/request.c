@@ -48,11 +48,22 @@ int weir_request_get(struct weir_request_pool *pool, size_t n_tokens, size_t n_p
     taken->n_tokens = n_tokens;
     taken->n_done = 0;
     taken->n_pages = 0;
+    taken->good_tokens = SIZE_MAX;
+    atomic_store(&taken->wrong_from, SIZE_MAX);
+    atomic_store(&taken->wrong_bytes, 0);
     if (rc)
         weir_request_put(pool, taken);
     else
         *request = taken;
     return rc;
+}
+
+void weir_request_add_wrong(struct weir_replay_request *request, size_t token, uint64_t bytes)
+{
+    size_t before = atomic_load(&request->wrong_from);
+    while (token < before && !atomic_compare_exchange_weak(&request->wrong_from, &before, token))
+        ;
+    atomic_fetch_add(&request->wrong_bytes, bytes);
 }
 
 void weir_request_put(struct weir_request_pool *pool, struct weir_replay_request *request)

@@ -18,6 +18,8 @@
 
 #include <weir/cache.h>
 
+#include <stdatomic.h>
+
 struct weir_replay_request {
     struct weir_replay_request *next_free;
     struct weir_replay_request *next_all;
@@ -29,6 +31,9 @@ struct weir_replay_request {
     size_t n_tokens; /* of the prompt and what will be decoded */
     size_t n_done;
     size_t n_pages;
+    size_t good_tokens;       /* right whatever has failed since it was opened */
+    atomic_size_t wrong_from; /* the first token that was found wrong */
+    atomic_size_t wrong_bytes;
     size_t tokens_capacity;
     size_t pages_capacity;
     int32_t *tokens;
@@ -44,6 +49,9 @@ struct weir_request_pool {
 /* Gives an object with room for so many tokens and pages. -ENOMEM. */
 int weir_request_get(struct weir_request_pool *pool, size_t n_tokens, size_t n_pages,
                      struct weir_replay_request **request);
+
+/* Notes that a token's bytes are wrong. Threads: any. */
+void weir_request_add_wrong(struct weir_replay_request *request, size_t token, uint64_t bytes);
 
 /* Takes an object back if nobody needs it any more. */
 void weir_request_put(struct weir_request_pool *pool, struct weir_replay_request *request);

@@ -3,6 +3,7 @@
 /* weir-replay: the command line. Exit status: 0; 1 a wrong byte, a race or a
  * failed transfer; 2 bad input; 3 anything else that failed. */
 
+#include "chaos.h"
 #include "numbers.h"
 #include "replay.h"
 #include "summary.h"
@@ -28,6 +29,9 @@ struct command {
     bool device_given;
     bool all_policies;
     bool all_write_backs;
+    bool chaos;
+    uint64_t seed;
+    uint32_t seconds;
     const char *trace;
     const char *json;
 };
@@ -49,6 +53,8 @@ enum option_key {
     KEY_ACTIVE,
     KEY_PASSES,
     KEY_VERIFY,
+    KEY_CHAOS,
+    KEY_SECONDS,
     KEY_JSON
 };
 
@@ -77,7 +83,13 @@ static const struct argp_option option_list[] = {
     { "shape", KEY_SHAPE, "LAYERS,TENSORS,ROW_BYTES", 0, "What a page holds (2,2,16)", 0 },
     { "host-layout", KEY_HOST_LAYOUT, "NAME", 0, "Order of bytes in host memory (segmented)", 0 },
     { "verify", KEY_VERIFY, 0, 0, "Compare all pages that a step uses with their pattern", 0 },
-    { 0, 0, 0, 0, "The result:", 5 },
+    { 0, 0, 0, 0, "Bad days:", 5 },
+    { "chaos", KEY_CHAOS, "SEED", 0,
+      "Instead: serve the trace with failing calls, stalling copies, late reports and abandoned "
+      "requests, a thread a rank, and compare all that is read",
+      0 },
+    { "seconds", KEY_SECONDS, "N", 0, "How long (10)", 0 },
+    { 0, 0, 0, 0, "The result:", 6 },
     { "json", KEY_JSON, "FILE", 0,
       "Write it as JSON; -: to standard output, without a table. With --policy all or "
       "--write-back all: an array",
@@ -94,6 +106,12 @@ static void read_u32(struct argp_state *state, const char *name, const char *tex
     if (!weir_read_number(&text, 0, least, most, &number))
         argp_error(state, "--%s must be an integer from %u to %u", name, least, most);
     *value = (uint32_t)number;
+}
+
+static void read_seed(struct argp_state *state, const char *text, uint64_t *seed)
+{
+    if (!weir_read_number(&text, 0, 0, UINT64_MAX, seed))
+        argp_error(state, "--chaos must be an integer");
 }
 
 static void read_offered(struct argp_state *state, const char *text, double *offered)
@@ -198,8 +216,12 @@ static void finish(struct argp_state *state, struct command *command)
     struct weir_replay_options *options = &command->options;
     if (!command->trace)
         argp_error(state, "no trace given");
-    if (options->verify && !command->device_given)
+    if ((options->verify || command->chaos) && !command->device_given)
         options->device = WEIR_REPLAY_CPU;
+    if (command->chaos && (options->device == WEIR_REPLAY_NONE || !options->device_pages))
+        argp_error(state, "--chaos needs devices with some pages: --device-pages");
+    if (command->chaos && (command->all_policies || command->all_write_backs || command->json))
+        argp_error(state, "--chaos is one run and prints a table");
     if (options->verify && options->device == WEIR_REPLAY_NONE)
         argp_error(state, "--verify needs bytes to look at: --device cpu or cuda");
     if (options->engine != WEIR_ENGINE_AUTO && options->device != WEIR_REPLAY_CUDA)
@@ -268,6 +290,13 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_VERIFY:
         options->verify = true;
+        break;
+    case KEY_CHAOS:
+        command->chaos = true;
+        read_seed(state, text, &command->seed);
+        break;
+    case KEY_SECONDS:
+        read_u32(state, "seconds", text, 1, 1u << 20, &command->seconds);
         break;
     case KEY_JSON:
         command->json = text;
@@ -385,8 +414,22 @@ static int run_all(const struct command *command, const struct weir_trace *trace
     return status;
 }
 
+static int run_chaos(const struct command *command, const struct weir_trace *trace)
+{
+    struct weir_chaos_result result;
+    int rc = weir_chaos_run(trace, &command->options, command->seed, command->seconds, &result);
+    weir_chaos_print(&result);
+    if (rc) {
+        complain(command->trace, 0, result.error);
+        return EXIT_BROKEN;
+    }
+    return result.wrong_bytes || result.races ? EXIT_WRONG : 0;
+}
+
 static int run(const struct command *command, const struct weir_trace *trace)
 {
+    if (command->chaos)
+        return run_chaos(command, trace);
     size_t n_runs = 0;
     struct weir_summary_run *runs = plan_runs(command, &n_runs);
     if (!runs) {
@@ -424,6 +467,7 @@ int main(int argc, char **argv)
                      .batch = 1,
                      .n_ranks = 1,
                      .passes = 1 },
+        .seconds = 10,
     };
     argp_err_exit_status = EXIT_BAD_INPUT;
     argp_program_version = weir_version();

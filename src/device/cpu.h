@@ -177,6 +177,12 @@ struct weir_cpu_device {
 
 extern const struct weir_device_ops weir_cpu_ops;
 
+/* By what closes it: there may be another table in front of the device's own. */
+static inline bool weir_cpu_is(const weir_device *device)
+{
+    return device->ops->close == weir_cpu_ops.close;
+}
+
 static inline struct weir_cpu_device *weir_cpu_from(weir_device *device)
 {
     return (struct weir_cpu_device *)device;

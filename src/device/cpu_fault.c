@@ -46,7 +46,7 @@ static struct weir_cpu_device *enter_checked(weir_device *device, const char *ca
 {
     if (!device)
         return NULL;
-    if (device->ops != &weir_cpu_ops) {
+    if (!weir_cpu_is(device)) {
         weir_log_line(&device->log, WEIR_LOG_ERROR, "%s: not a cpu device", call);
         return NULL;
     }

@@ -25,7 +25,7 @@ int weir_cpu_check_stream(weir_device *base, const weir_stream *stream, const ch
 {
     if (!base)
         return -EINVAL;
-    if (base->ops != &weir_cpu_ops)
+    if (!weir_cpu_is(base))
         return weir_invalid(&base->log, "%s: not a cpu device", call);
     if (!stream)
         return weir_invalid(&base->log, "%s: stream is NULL", call);
@@ -317,7 +317,7 @@ int weir_cpu_stream_create(weir_device *base, weir_stream **stream)
 {
     if (!base)
         return -EINVAL;
-    if (base->ops != &weir_cpu_ops)
+    if (!weir_cpu_is(base))
         return weir_invalid(&base->log, "stream create: not a cpu device");
     return weir_cpu_new_stream(base, 0, stream);
 }
