@@ -439,14 +439,14 @@ Test(cuda_device, large_pieces_are_split_evenly)
     struct cuda_rig rig = { 0 };
     struct cuda_pools pools;
     rig_open_device(&rig);
-    open_plain(&rig, &pools, (2 << 20) + 8);
-    struct weir_run run = { 3, 5, 2 }; /* 4 MiB and 16 bytes */
+    open_plain(&rig, &pools, (4 << 20) + 8);
+    struct weir_run run = { 3, 5, 2 }; /* 8 MiB and 16 bytes */
     struct weir_transfer transfer = pools_transfer(&pools, &run, 1, WEIR_LOAD);
     uint32_t enqueued;
     cr_assert(eq(int, rig.ops->copy(rig.device, rig.stream, &transfer, &enqueued), 0));
     const struct fake_call *call = last_call(&rig, FAKE_cuMemcpyBatchAsync);
     cr_assert(eq(u64, call->arguments[0], 2));
-    cr_assert(gt(u64, call->arguments[1], 2000000));
+    cr_assert(gt(u64, call->arguments[1], 4000000));
     rig_run(&rig);
     for (uint32_t l = 0; l < 2; l++)
         pools_model_layer(&pools, &transfer, l);
@@ -517,7 +517,7 @@ Test(cuda_device, a_large_2d_copy_is_split)
     struct cuda_pools pools;
     struct random random = { 10 };
     rig_open_device(&rig);
-    weir_tensor tensor = { .page_bytes = 1024 * 1200, .row_bytes = 1200 };
+    weir_tensor tensor = { .page_bytes = 1024 * 2400, .row_bytes = 2400 };
     weir_shape shape = { .page_tokens = 1024, .n_layers = 2, .n_tensors = 1, .tensors = &tensor };
     pools_open(&rig, &pools, &shape, WEIR_HOST_PAGE_FIRST, false, 0, &random);
     struct weir_run run = { 3, 5, 4 };

@@ -67,6 +67,7 @@ typedef struct weir_transfer_tuning {
  *                   0 (default): a page or a row
  *   copies          copies that the copy engine would be given for the whole
  *                   transfer; default 0
+ *   n_layers        layers of the transfer, each of which is a call; default 1
  *   max_enqueue_us  time on the CPU that enqueueing may take; default 200
  *   copy_engine_bytes
  *                   run_bytes from which the copy engine is at least as fast as
@@ -86,6 +87,7 @@ typedef struct weir_transfer_case {
     uint64_t run_bytes;
     uint64_t copies;
     uint64_t copy_engine_bytes;
+    uint32_t n_layers;
 } weir_transfer_case;
 
 WEIR_API void weir_transfer_case_init(weir_transfer_case *transfer) WEIR_NOEXCEPT;

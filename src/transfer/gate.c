@@ -21,6 +21,7 @@ void weir_transfer_case_init(weir_transfer_case *transfer)
                                           .page_tokens = 1,
                                           .alignment = 1,
                                           .max_enqueue_us = 200,
+                                          .n_layers = 1,
                                           .copy_engine_bytes = 512u << 10 };
 }
 
@@ -99,6 +100,13 @@ const char *weir_gate_refuse_tma(const weir_transfer_case *c, char *reason, size
     return n > 0 ? reason : NULL;
 }
 
+static bool is_enqueued_in_time(const weir_transfer_case *c)
+{
+    uint64_t budget = (uint64_t)c->max_enqueue_us * 1000;
+    uint64_t calls = (uint64_t)c->n_layers * WEIR_GATE_LAYER_NS;
+    return calls <= budget && c->copies <= (budget - calls) / WEIR_GATE_COPY_NS;
+}
+
 /* Why the copy engine, or NULL. */
 static const char *choose_copy(const weir_transfer_case *c, char *reason, size_t capacity)
 {
@@ -107,7 +115,7 @@ static const char *choose_copy(const weir_transfer_case *c, char *reason, size_t
                  c->compute % 10);
     } else if (c->exclusive_sms) {
         snprintf(reason, capacity, "exclusive_sms: the forward pass keeps every sm");
-    } else if (c->copies > (uint64_t)c->max_enqueue_us * 1000 / WEIR_GATE_COPY_NS) {
+    } else if (!is_enqueued_in_time(c)) {
         return NULL;
     } else if (c->write_back) {
         snprintf(reason, capacity, "a write-back: the copy engine disturbs a forward pass least");
@@ -235,6 +243,7 @@ void weir_gate_describe(weir_transfer_case *out, const struct weir_transfer *tra
     out->page_bytes = t->page_bytes;
     out->strided = !t->host_contiguous;
     out->alignment = alignment_of(bits);
+    out->n_layers = transfer->layer_end - transfer->layer_begin;
     out->copies = layers * (merges ? count_pieces(transfer, t->page_bytes) : pages);
     out->run_bytes = out->strided ? t->row_bytes : t->page_bytes;
     if (merges && transfer->n_runs)

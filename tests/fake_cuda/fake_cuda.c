@@ -8,7 +8,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_RANGES 256u
 #define MAX_HANDLES 64u
-#define LARGEST_PIECE ((size_t)4 << 20)
+#define LARGEST_PIECE ((size_t)8 << 20)
 #define TINY ((size_t)64 << 10)
 
 enum kind {
