@@ -138,7 +138,7 @@ static void radix_workload(void)
     };
     static int32_t roots[N_ROOTS];
     weir_radix *radix = NULL;
-    MUST_TELL(weir_radix_create(&radix, T, 64), is_null(radix));
+    MUST_TELL(weir_radix_create(&radix, T, 80, NULL), is_null(radix));
     for (uint32_t i = 0; i < N_ROOTS; i++) {
         weir_field field = name_of(&i);
         MUST_TELL(weir_radix_hold_root(radix, &field, 1, &roots[i]), check_roots(radix, roots, i));
@@ -154,13 +154,30 @@ static void radix_workload(void)
     for (int32_t i = 0; i < PAGES * T; i++)
         tokens[i] = i;
     uint32_t n_there;
-    MUST_TELL(weir_radix_insert(radix, roots[5], tokens, PAGES, refs, &n_there), (void)0);
+    weir_part part = { .tokens = tokens, .n_tokens = PAGES * T };
+    MUST_TELL(weir_radix_insert(radix, roots[5], &part, refs, &n_there), (void)0);
     tokens[6 * T] = -1;
-    MUST_TELL(weir_radix_insert(radix, roots[5], tokens, PAGES, refs, &n_there), (void)0);
+    MUST_TELL(weir_radix_insert(radix, roots[5], &part, refs, &n_there), (void)0);
     cr_assert(n_there == 6);
-    cr_assert(weir_radix_match(radix, roots[5], tokens, PAGES * T, refs, PAGES) == PAGES);
+    cr_assert(weir_radix_match(radix, roots[5], &part, refs, PAGES) == PAGES);
     for (uint32_t i = PAGES; i-- > 6;)
         MUST_TELL(weir_radix_remove(radix, refs[i]), (void)0);
+
+    /* The first spans, and more than the first records of them. */
+    weir_span spans[20] = { 0 };
+    for (size_t i = 0; i < 20; i++)
+        spans[i] = (weir_span){ .first = 2 * i, .n_tokens = 2, .digest_bytes = 32 };
+    part.spans = spans;
+    for (uint32_t i = 0; i < 5; i++) {
+        part.n_spans = i + 16;
+        spans[0].digest[0] = (unsigned char)i;
+        MUST_TELL(weir_radix_insert(radix, roots[6], &part, refs, &n_there),
+                  cr_assert(weir_radix_peek(radix, roots[6], &part, NULL, PAGES) == 0));
+        cr_assert(n_there == 0);
+    }
+    MUST_TELL(weir_radix_hold_spans(radix, 500), cr_assert(weir_radix_spans_held(radix) == 0));
+    cr_assert(weir_radix_spans_held(radix) == 500);
+    weir_radix_release_spans(radix, 500);
     for (uint32_t i = 0; i < N_ROOTS; i++)
         weir_radix_release_root(radix, roots[i]);
     const char *reason = "";
@@ -178,7 +195,7 @@ Test(alloc_failures, radix)
 static void pool_workload(void)
 {
     weir_page_pool *pool = NULL;
-    MUST_TELL(weir_page_pool_create(&pool, 100), is_null(pool));
+    MUST_TELL(weir_page_pool_create(&pool, 100, true, NULL), is_null(pool));
     int32_t pages[100], owners[100];
     MUST_TELL(weir_page_pool_alloc(pool, 100, 0, 0, pages, owners), (void)0);
     for (uint32_t i = 0; i < 100; i += 3)
@@ -321,7 +338,7 @@ static void cache_workload(void)
     weir_seq seqs[CACHE_SEQS] = { { 0 } };
     for (uint32_t i = 0; i < CACHE_SEQS; i++) {
         weir_field field = { .tag = 1, .bytes = sizeof i, .data = &i };
-        weir_key key = { prompt, 40, &field, i > 0 };
+        weir_key key = { .tokens = prompt, .n_tokens = 40, .fields = &field, .n_fields = i > 0 };
         CACHE_CALL(cache, weir_seq_open(&seqs[i], cache, &key, NULL));
     }
     for (uint32_t i = 2; i < CACHE_SEQS; i++)
@@ -341,7 +358,7 @@ static void cache_workload(void)
     /* A hit of many pages, in an object that has held few. */
     weir_key key = { .tokens = prompt, .n_tokens = 400 };
     weir_field field = { .tag = 9, .bytes = LONG_FIELD, .data = long_field };
-    weir_key elsewhere = { prompt, 40, &field, 1 };
+    weir_key elsewhere = { .tokens = prompt, .n_tokens = 40, .fields = &field, .n_fields = 1 };
     weir_hit hit;
     CACHE_CALL(cache, weir_cache_peek(cache, &elsewhere, &hit));
     CACHE_CALL(cache, weir_cache_peek(cache, &key, &hit));
@@ -353,6 +370,18 @@ static void cache_workload(void)
     }
     for (int i = 1; i < 6; i++)
         CACHE_CALL(cache, weir_seq_close(&seqs[i]));
+
+    /* Spans: what a commit takes for them is there since the open. */
+    weir_span spans[30];
+    for (size_t i = 0; i < 30; i++)
+        spans[i] = (weir_span){ .first = 9 * i, .n_tokens = 7 + i % 3, .digest_bytes = 16 };
+    weir_key images = { .tokens = prompt, .n_tokens = 400, .spans = spans, .n_spans = 30 };
+    CACHE_CALL(cache, weir_seq_open(&seqs[1], cache, &images, NULL));
+    CACHE_CALL(cache, weir_seq_reserve(seqs[1], &request, NULL));
+    run_step(cache, &seqs[1], prompt, 400);
+    CACHE_CALL(cache, weir_seq_close(&seqs[1]));
+    CACHE_CALL(cache, weir_cache_peek(cache, &images, &hit));
+    cr_assert(hit.n_tokens == 400);
     CACHE_CALL(cache, weir_cache_check(cache, NULL));
     for (int i = 0; i < 8; i++)
         run_step(cache, NULL, NULL, 0);

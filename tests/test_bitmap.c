@@ -60,7 +60,7 @@ Test(bitmap, one_bit_at_a_time)
     for (size_t s = 0; s < N_SIZES; s++) {
         struct weir_bitmap b;
         uint32_t n = sizes[s];
-        cr_assert(zero(int, weir_bitmap_create(&b, n)));
+        cr_assert(zero(int, weir_bitmap_create(&b, n, NULL)));
         cr_assert(eq(u32, weir_bitmap_next(&b, 0), WEIR_BITMAP_NONE));
         cr_assert(eq(u32, weir_bitmap_previous(&b, n - 1), WEIR_BITMAP_NONE));
         uint32_t stride = n > 5000 ? 61 : 1;
@@ -104,7 +104,7 @@ Test(bitmap, bytes_are_those_of_the_levels)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct weir_bitmap b;
-        cr_assert(zero(int, weir_bitmap_create(&b, rows[i].n_bits)));
+        cr_assert(zero(int, weir_bitmap_create(&b, rows[i].n_bits, NULL)));
         cr_expect(eq(u32, b.n_levels, rows[i].n_levels), "%u bits", rows[i].n_bits);
         cr_expect(eq(sz, b.bytes, 8 * (size_t)rows[i].words), "%u bits", rows[i].n_bits);
         weir_bitmap_destroy(&b);
@@ -120,7 +120,7 @@ Test(bitmap, random_operations_equal_an_array)
         struct weir_bitmap b;
         bool *set = calloc(n, sizeof *set);
         cr_assert(ne(ptr, set, NULL));
-        cr_assert(zero(int, weir_bitmap_create(&b, n)));
+        cr_assert(zero(int, weir_bitmap_create(&b, n, NULL)));
         uint32_t steps = n > 5000 ? 2000 : 20000;
         for (uint32_t i = 0; i < steps; i++) {
             uint32_t bit = random_below(&random, n);

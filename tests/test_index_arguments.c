@@ -19,9 +19,14 @@ Test(index_arguments, a_radix_that_is_not_there)
     cr_expect(eq(int, weir_radix_hold_root(NULL, &field, 1, &root), -EINVAL));
     weir_radix_release_root(NULL, -2);
     weir_radix_touch(NULL, refs, 1);
-    cr_expect(zero(u32, weir_radix_peek(NULL, -2, tokens, 4, refs, 4)));
-    cr_expect(zero(u32, weir_radix_match(NULL, -2, tokens, 4, refs, 4)));
-    cr_expect(eq(int, weir_radix_insert(NULL, -2, tokens, 1, refs, &n_there), -EINVAL));
+    weir_part part = { .tokens = tokens, .n_tokens = 4 };
+    cr_expect(zero(u32, weir_radix_peek(NULL, -2, &part, refs, 4)));
+    cr_expect(zero(u32, weir_radix_match(NULL, -2, &part, refs, 4)));
+    cr_expect(eq(int, weir_radix_insert(NULL, -2, &part, refs, &n_there), -EINVAL));
+    cr_expect(zero(sz, weir_radix_count_spans(NULL, &part) + weir_radix_spans_held(NULL)));
+    cr_expect(eq(int, weir_radix_hold_spans(NULL, 1), -EINVAL));
+    weir_radix_release_spans(NULL, 1);
+    cr_expect(zero(u64, weir_radix_hash(NULL, 0)));
     cr_expect(eq(int, weir_radix_remove(NULL, 0), -EINVAL));
     cr_expect(eq(i32, weir_radix_parent(NULL, 0), WEIR_RADIX_NONE));
     cr_expect(eq(i32, weir_radix_first_child(NULL, -2), WEIR_RADIX_NONE));
@@ -38,16 +43,18 @@ Test(index_arguments, places_that_are_not_in_a_radix)
     weir_radix *radix;
     int32_t tokens[8] = { 0 }, refs[4] = { 77 }, root = 0;
     uint32_t n_there = 77;
-    cr_assert(zero(int, weir_radix_create(&radix, 2, 4)));
+    cr_assert(zero(int, weir_radix_create(&radix, 2, 4, NULL)));
     cr_expect(eq(int, weir_radix_find_root(radix, NULL, 0, &root), -ENOENT));
     cr_expect(eq(int, weir_radix_find_root(radix, NULL, 0, NULL), -EINVAL));
     cr_assert(zero(int, weir_radix_hold_root(radix, NULL, 0, &root)));
     cr_expect(eq(int, weir_radix_hold_root(radix, NULL, 0, NULL), -EINVAL));
+    weir_part part = { .tokens = tokens, .n_tokens = 8 }, no_tokens = { .n_tokens = 8 };
     static const int32_t nowhere[] = { -1, -3, 0, 3, 4, INT32_MAX, INT32_MIN };
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         int32_t at = nowhere[i];
-        cr_expect(eq(int, weir_radix_insert(radix, at, tokens, 1, refs, &n_there), -EINVAL));
-        cr_expect(zero(u32, weir_radix_peek(radix, at, tokens, 8, refs, 4)));
+        cr_expect(eq(int, weir_radix_insert(radix, at, &part, refs, &n_there), -EINVAL));
+        cr_expect(zero(u32, weir_radix_peek(radix, at, &part, refs, 4)));
+        cr_expect(zero(u64, weir_radix_hash(radix, at)));
         cr_expect(eq(int, weir_radix_remove(radix, at), -EINVAL));
         cr_expect(eq(i32, weir_radix_parent(radix, at), WEIR_RADIX_NONE));
         cr_expect(eq(i32, weir_radix_first_child(radix, at), WEIR_RADIX_NONE));
@@ -56,10 +63,12 @@ Test(index_arguments, places_that_are_not_in_a_radix)
         cr_expect(zero(u64, weir_radix_last_use(radix, at)));
         weir_radix_release_root(radix, at);
     }
-    cr_expect(eq(int, weir_radix_insert(radix, root, NULL, 1, refs, &n_there), -EINVAL));
-    cr_expect(eq(int, weir_radix_insert(radix, root, tokens, 1, NULL, &n_there), -EINVAL));
-    cr_expect(eq(int, weir_radix_insert(radix, root, tokens, 1, refs, NULL), -EINVAL));
-    cr_expect(zero(u32, weir_radix_peek(radix, root, NULL, 8, refs, 4)));
+    cr_expect(eq(int, weir_radix_insert(radix, root, NULL, refs, &n_there), -EINVAL));
+    cr_expect(eq(int, weir_radix_insert(radix, root, &no_tokens, refs, &n_there), -EINVAL));
+    cr_expect(eq(int, weir_radix_insert(radix, root, &part, NULL, &n_there), -EINVAL));
+    cr_expect(eq(int, weir_radix_insert(radix, root, &part, refs, NULL), -EINVAL));
+    cr_expect(zero(u32, weir_radix_peek(radix, root, NULL, refs, 4)));
+    cr_expect(zero(u32, weir_radix_peek(radix, root, &no_tokens, refs, 4)));
     cr_expect(n_there == 77 && refs[0] == 77 && weir_radix_pages(radix) == 0);
     cr_expect(zero(int, weir_radix_check(radix, NULL)));
     weir_radix_destroy(&radix);
@@ -87,7 +96,7 @@ Test(index_arguments, a_page_pool_that_is_not_there)
     cr_expect(eq(int, weir_page_pool_state(NULL, 1), WEIR_PAGE_FREE));
 
     weir_page_pool *pool;
-    cr_assert(zero(int, weir_page_pool_create(&pool, 4)));
+    cr_assert(zero(int, weir_page_pool_create(&pool, 4, true, NULL)));
     cr_expect(eq(int, weir_page_pool_alloc(pool, 1, 0, 0, NULL, &owner), -EINVAL));
     cr_expect(eq(int, weir_page_pool_alloc(pool, 1, 0, 0, &page, NULL), -EINVAL));
     cr_expect(eq(int, weir_page_pool_alloc(pool, 1, -1, 0, &page, &owner), -EINVAL));

@@ -22,7 +22,7 @@ __attribute__((weak)) int __lsan_do_recoverable_leak_check(void);
 static weir_page_pool *pool_of(uint32_t n_pages)
 {
     weir_page_pool *pool = NULL;
-    cr_assert(eq(int, weir_page_pool_create(&pool, n_pages), 0));
+    cr_assert(eq(int, weir_page_pool_create(&pool, n_pages, true, NULL), 0));
     return pool;
 }
 
@@ -66,10 +66,10 @@ Test(page_pool, limits_of_create)
 {
     weir_page_pool *untouched = (weir_page_pool *)&untouched;
     weir_page_pool *pool = untouched;
-    cr_expect(eq(int, weir_page_pool_create(&pool, 0), -EINVAL));
-    cr_expect(eq(int, weir_page_pool_create(&pool, 1u << 30), -EINVAL));
-    cr_expect(eq(int, weir_page_pool_create(&pool, UINT32_MAX), -EINVAL));
-    cr_expect(eq(int, weir_page_pool_create(NULL, 1), -EINVAL));
+    cr_expect(eq(int, weir_page_pool_create(&pool, 0, true, NULL), -EINVAL));
+    cr_expect(eq(int, weir_page_pool_create(&pool, 1u << 30, true, NULL), -EINVAL));
+    cr_expect(eq(int, weir_page_pool_create(&pool, UINT32_MAX, true, NULL), -EINVAL));
+    cr_expect(eq(int, weir_page_pool_create(NULL, 1, true, NULL), -EINVAL));
     cr_expect(eq(ptr, pool, untouched));
     pool = pool_of(1);
     cr_expect(eq(u32, weir_page_pool_size(pool), 1));

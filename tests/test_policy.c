@@ -42,7 +42,7 @@ Test(heap, random_operations_equal_a_scan)
     for (uint64_t seed = 1; seed <= 5; seed++) {
         struct random random = { seed };
         struct weir_heap *heap;
-        cr_assert(eq(int, weir_heap_create(&heap, HEAP_CAPACITY), 0));
+        cr_assert(eq(int, weir_heap_create(&heap, HEAP_CAPACITY, NULL), 0));
         bool in[HEAP_CAPACITY] = { false };
         uint64_t keys[HEAP_CAPACITY] = { 0 };
         uint32_t depths[HEAP_CAPACITY] = { 0 };

@@ -62,7 +62,7 @@ struct tree {
 static struct tree tree_open(uint32_t page_tokens, uint32_t max_pages)
 {
     struct tree t = { .page_tokens = page_tokens };
-    cr_assert(eq(int, weir_radix_create(&t.radix, page_tokens, max_pages), 0));
+    cr_assert(eq(int, weir_radix_create(&t.radix, page_tokens, max_pages, NULL), 0));
     cr_assert(eq(int, weir_radix_hold_root(t.radix, NULL, 0, &t.root), 0));
     return t;
 }
@@ -73,11 +73,16 @@ static void tree_close(struct tree *t)
     weir_radix_destroy(&t->radix);
 }
 
+static weir_part part_of(const int32_t *tokens, size_t n)
+{
+    return (weir_part){ .tokens = tokens, .n_tokens = n };
+}
+
 static int insert(struct tree *t, int32_t place, const char *prompt)
 {
     int32_t *tokens = tokens_of(prompt, t->page_tokens);
-    int rc =
-        weir_radix_insert(t->radix, place, tokens, (uint32_t)strlen(prompt), t->refs, &t->n_there);
+    weir_part part = part_of(tokens, strlen(prompt) * t->page_tokens);
+    int rc = weir_radix_insert(t->radix, place, &part, t->refs, &t->n_there);
     free(tokens);
     return rc;
 }
@@ -85,8 +90,8 @@ static int insert(struct tree *t, int32_t place, const char *prompt)
 static uint32_t peek(struct tree *t, int32_t place, const char *prompt)
 {
     int32_t *tokens = tokens_of(prompt, t->page_tokens);
-    uint32_t n = weir_radix_peek(t->radix, place, tokens, strlen(prompt) * t->page_tokens, t->refs,
-                                 MAX_PROMPT);
+    weir_part part = part_of(tokens, strlen(prompt) * t->page_tokens);
+    uint32_t n = weir_radix_peek(t->radix, place, &part, t->refs, MAX_PROMPT);
     free(tokens);
     return n;
 }
@@ -94,8 +99,8 @@ static uint32_t peek(struct tree *t, int32_t place, const char *prompt)
 static uint32_t match(struct tree *t, int32_t place, const char *prompt)
 {
     int32_t *tokens = tokens_of(prompt, t->page_tokens);
-    uint32_t n = weir_radix_match(t->radix, place, tokens, strlen(prompt) * t->page_tokens, t->refs,
-                                  MAX_PROMPT);
+    weir_part part = part_of(tokens, strlen(prompt) * t->page_tokens);
+    uint32_t n = weir_radix_match(t->radix, place, &part, t->refs, MAX_PROMPT);
     free(tokens);
     return n;
 }
@@ -109,11 +114,11 @@ Test(radix, limits_of_create)
     weir_radix *untouched = (weir_radix *)&untouched;
     weir_radix *radix = untouched;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        cr_expect(eq(int, weir_radix_create(&radix, bad[i][0], bad[i][1]), -EINVAL));
-    cr_expect(eq(int, weir_radix_create(NULL, 16, 16), -EINVAL));
+        cr_expect(eq(int, weir_radix_create(&radix, bad[i][0], bad[i][1], NULL), -EINVAL));
+    cr_expect(eq(int, weir_radix_create(NULL, 16, 16, NULL), -EINVAL));
     cr_expect(eq(ptr, radix, untouched));
     for (size_t i = 0; i < N_PAGE_SIZES; i++) {
-        cr_assert(eq(int, weir_radix_create(&radix, page_sizes[i], 1), 0));
+        cr_assert(eq(int, weir_radix_create(&radix, page_sizes[i], 1, NULL), 0));
         cr_expect(zero(u32, weir_radix_pages(radix)));
         cr_expect(gt(sz, weir_radix_bytes(radix), page_sizes[i] * sizeof(int32_t)));
         weir_radix_destroy(&radix);
@@ -139,18 +144,20 @@ Test(radix, only_whole_pages_match)
                 size_t n = k * page_tokens + (size_t)extra;
                 uint32_t expected = (uint32_t)(n / page_tokens);
                 expected = expected < 4 ? expected : 4;
-                uint32_t got = weir_radix_peek(t.radix, t.root, tokens, n, t.refs, MAX_PROMPT);
+                weir_part part = part_of(tokens, n);
+                uint32_t got = weir_radix_peek(t.radix, t.root, &part, t.refs, MAX_PROMPT);
                 cr_expect(eq(u32, got, expected), "%zu tokens in pages of %u", n, page_tokens);
-                got = weir_radix_match(t.radix, t.root, tokens, n, t.refs, 2);
+                got = weir_radix_match(t.radix, t.root, &part, t.refs, 2);
                 cr_expect(eq(u32, got, expected < 2 ? expected : 2), "at most the capacity");
             }
         }
-        cr_expect(zero(u32, weir_radix_peek(t.radix, t.root, NULL, 0, NULL, 0)));
+        weir_part none = part_of(NULL, 0);
+        cr_expect(zero(u32, weir_radix_peek(t.radix, t.root, &none, NULL, 0)));
         /* One wrong token anywhere ends the match before its page. */
         for (uint32_t k = 0; k < 4 * page_tokens; k += 1 + page_tokens / 5) {
             tokens[k] ^= 1;
-            uint32_t got = weir_radix_peek(t.radix, t.root, tokens, (size_t)4 * page_tokens, t.refs,
-                                           MAX_PROMPT);
+            weir_part part = part_of(tokens, (size_t)4 * page_tokens);
+            uint32_t got = weir_radix_peek(t.radix, t.root, &part, t.refs, MAX_PROMPT);
             cr_expect(eq(u32, got, k / page_tokens), "token %u of pages of %u", k, page_tokens);
             tokens[k] ^= 1;
         }
@@ -564,10 +571,11 @@ static void random_match(struct model *m, struct random *random)
     n_expected = n_expected < capacity ? n_expected : capacity;
 
     bool marks = random_percent(random, 50);
-    uint32_t n = marks ? weir_radix_match(t->radix, s.place, tokens, n_tokens, t->refs, capacity)
-                       : weir_radix_peek(t->radix, s.place, tokens, n_tokens, t->refs, capacity);
+    weir_part part = part_of(tokens, n_tokens);
+    uint32_t n = marks ? weir_radix_match(t->radix, s.place, &part, t->refs, capacity)
+                       : weir_radix_peek(t->radix, s.place, &part, t->refs, capacity);
     must(n == n_expected, "%u pages match, not %u", n, n_expected);
-    must(weir_radix_peek(t->radix, s.place, tokens, n_tokens, NULL, capacity) == n, "counting");
+    must(weir_radix_peek(t->radix, s.place, &part, NULL, capacity) == n, "counting");
     m->clock += marks;
     for (uint32_t i = 0; i < n; i++) {
         must(t->refs[i] == expected[i], "page %u is %d, not %d", i, t->refs[i], expected[i]);
@@ -660,7 +668,7 @@ static void random_tree(uint32_t page_tokens, uint32_t max_pages, uint64_t seed,
     struct random random = { seed };
     struct model m = { .max_pages = max_pages };
     m.tree.page_tokens = page_tokens;
-    must(weir_radix_create(&m.tree.radix, page_tokens, max_pages) == 0, "create");
+    must(weir_radix_create(&m.tree.radix, page_tokens, max_pages, NULL) == 0, "create");
     for (int i = 0; i < operations; i++) {
         uint32_t what = random_below(&random, 100);
         if (what < 30)

@@ -82,6 +82,24 @@ typedef struct weir_log {
     weir_log_level level;
 } weir_log;
 
+/* Where an object takes the host memory of its metadata: index, tables, scratch.
+ * What a device or the pages themselves take does not come from here. Without
+ * functions (all zero, the default): the C library's. The object keeps a copy.
+ *
+ *   alloc  `bytes` (1 or more) of memory, aligned for any type, of any content;
+ *          NULL: there is none
+ *   free   gives a block back that alloc returned for the same number of bytes;
+ *          never NULL
+ *   user   passed through
+ *
+ * Both are called on the thread that called the library, and may not call back
+ * into the object. One without the other is -EINVAL. */
+typedef struct weir_allocator {
+    void *(*alloc)(void *user, size_t bytes);
+    void (*free)(void *user, void *block, size_t bytes);
+    void *user;
+} weir_allocator;
+
 /* A weir_log that writes lines of up to `level` to standard error, each
  * prefixed with "weir: " and its level. Threads: any. */
 WEIR_API weir_log weir_log_stderr(weir_log_level level) WEIR_NOEXCEPT;

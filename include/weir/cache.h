@@ -23,8 +23,10 @@
  *
  * Threads: a cache, with its sequences and its step, is used by one thread at
  * a time. No call blocks. After weir_cache_create only weir_seq_open and the
- * calls that lengthen a sequence may allocate host memory, when a sequence
- * grows beyond any that its object has held before. */
+ * calls that lengthen a sequence may allocate host memory: when a sequence
+ * grows beyond any that its object has held before, when its namespace has
+ * neither pages nor another sequence, and when more pages have spans than ever
+ * before. A server whose requests repeat allocates nothing. */
 
 #include <weir/base.h>
 #include <weir/key.h>
@@ -71,7 +73,10 @@ typedef struct weir_step {
  *                   NULL: by name, and without a name as the device tier
  *   write_policy    a caller's own write-back policy, which wins over
  *                   `write_back` if its decide is not NULL
- *   log             default: silent; kept by the cache */
+ *   log             default: silent; kept by the cache
+ *   allocator       of all that the cache allocates: index, policies (a caller's
+ *                   own by its create_in), sequences, orders; default: the C
+ *                   library's */
 typedef struct weir_cache_params {
     uint32_t struct_size;
     uint32_t page_tokens;
@@ -90,13 +95,14 @@ typedef struct weir_cache_params {
     const weir_evict_policy *host_eviction_policy;
     weir_write_policy write_policy;
     weir_log log;
+    weir_allocator allocator;
 } weir_cache_params;
 
 WEIR_API void weir_cache_params_init(weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Creates a cache. -EINVAL: a required field is missing, a limit is broken, or
- * a policy's name is unknown or its functions are not all there; -ENOMEM. Logs the bytes that the
- * index takes. */
+ * a policy's name is unknown or its functions, or the allocator's, are not all there; -ENOMEM. Logs
+ * the bytes that the index takes. */
 WEIR_API int weir_cache_create(weir_cache **cache, const weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Frees a cache and sets *cache to NULL; a NULL content is allowed. -EBUSY and
@@ -137,7 +143,7 @@ typedef struct weir_seq_params {
 
 WEIR_API void weir_seq_params_init(weir_seq_params *params) WEIR_NOEXCEPT;
 
-/* Opens a sequence on a key, whose tokens are copied. Pins nothing. NULL
+/* Opens a sequence on a key, whose tokens and spans are copied. Pins nothing. NULL
  * params: the defaults. -ENOSPC: max_seqs are open; -EINVAL; -ENOMEM. */
 WEIR_API int weir_seq_open(weir_seq *seq, weir_cache *cache, const weir_key *key,
                            const weir_seq_params *params) WEIR_NOEXCEPT;
@@ -224,7 +230,8 @@ WEIR_API int weir_seq_pages(weir_seq seq, size_t from, uint32_t kernel_page_toke
  * tensors of all layers. Pages that become full enter the index.
  *
  *   tokens  the tokens; NULL: the next n of the key. Tokens that the key
- *           already tells must be equal
+ *           already tells must be equal. What they stand for is told by the
+ *           key's spans alone
  *
  * In an open step the commit takes effect with weir_step_end. -EINVAL: the
  * sequence was in no step, the tokens differ from the key's, or there are no

@@ -36,8 +36,13 @@ typedef enum weir_page_state {
 
 #define WEIR_NO_OWNER (-1)
 
-/* n_pages 1..2^30 - 1. -EINVAL, -ENOMEM. */
-WEIR_API int weir_page_pool_create(weir_page_pool **pool, uint32_t n_pages) WEIR_NOEXCEPT;
+/*   n_pages      1..2^30 - 1
+ *   keeps_steps  remember the steps that use a page, which takes 16 bytes a page
+ *   allocator    copied; NULL: the C library's
+ *
+ * -EINVAL, -ENOMEM. */
+WEIR_API int weir_page_pool_create(weir_page_pool **pool, uint32_t n_pages, bool keeps_steps,
+                                   const weir_allocator *allocator) WEIR_NOEXCEPT;
 WEIR_API void weir_page_pool_destroy(weir_page_pool **pool) WEIR_NOEXCEPT;
 
 /* Takes n pages out of the free and offered ones, all or nothing.
@@ -67,7 +72,7 @@ WEIR_API int32_t weir_page_pool_owner(const weir_page_pool *pool, int32_t page) 
 
 /* A pin keeps a page from being freed or offered. They are counted. unpin
  * returns the pins that are left, -EINVAL if there was none. pin returns the
- * pins there are now, -EINVAL for a page that is not USED, -EBUSY at 2^30. */
+ * pins there are now, -EINVAL for a page that is not USED, -EBUSY at 2^30 - 1. */
 WEIR_API int weir_page_pool_pin(weir_page_pool *pool, int32_t page) WEIR_NOEXCEPT;
 WEIR_API int weir_page_pool_unpin(weir_page_pool *pool, int32_t page) WEIR_NOEXCEPT;
 WEIR_API uint32_t weir_page_pool_pins(const weir_page_pool *pool, int32_t page) WEIR_NOEXCEPT;
@@ -80,7 +85,8 @@ WEIR_API uint32_t weir_page_pool_generation(const weir_page_pool *pool, int32_t 
 
 /* The steps that use a page: a set of step numbers, of which the newest and
  * the 64 before it are told apart. It outlives alloc and free, because who
- * takes the page next must come behind them. add merges a set. */
+ * takes the page next must come behind them. add merges a set; -ENOTSUP: the
+ * pool does not keep them, and steps gives the empty set. */
 typedef struct weir_step_set {
     uint64_t newest; /* 0: empty */
     uint64_t before; /* bit i: step newest - 1 - i */
@@ -93,6 +99,8 @@ WEIR_API weir_step_set weir_page_pool_steps(const weir_page_pool *pool, int32_t 
 WEIR_API uint32_t weir_page_pool_size(const weir_page_pool *pool) WEIR_NOEXCEPT;
 WEIR_API uint32_t weir_page_pool_n_free(const weir_page_pool *pool) WEIR_NOEXCEPT;
 WEIR_API uint32_t weir_page_pool_n_offered(const weir_page_pool *pool) WEIR_NOEXCEPT;
+
+/* Bytes of host memory that the pool takes. */
 WEIR_API size_t weir_page_pool_bytes(const weir_page_pool *pool) WEIR_NOEXCEPT;
 
 /* 0, or -EIO with *reason (static text; may be NULL). O(pages). */

@@ -30,7 +30,8 @@ extern "C" {
 
 /* What an eviction policy knows of an entry (one page in one tier).
  *
- *   entry     small number that names it, below the policy's capacity
+ *   entry     small number that names it, below the policy's capacity: it is
+ *             that of the entry's page, and the next one's there after `forget`
  *   hits      requests that have used it, the one that computed it included
  *   depth     its place in its prefix, 0 for the first page
  *   last_use  when it was last used, by the index's clock, which each use and
@@ -49,9 +50,9 @@ typedef struct weir_evict_entry {
  * none may call back. Each call is to be O(log n) or better.
  *
  *   name     as in weir_cache_params; of a caller's own: not looked at
- *   create   makes the state, not NULL, for entries 0..capacity-1; 0 or a
- *            negative errno, which becomes weir_cache_create's; called for each
- *            tier
+ *   create   makes the state, not NULL, for entries 0..capacity-1, as many as
+ *            the tier has pages; 0 or a negative errno, which becomes
+ *            weir_cache_create's; called for each tier
  *   destroy  frees it
  *   add      the entry may now be evicted
  *   use      the entry was used by a request; called whether it may be evicted
@@ -60,7 +61,11 @@ typedef struct weir_evict_entry {
  *   forget   the entry has left the tier; what was learnt of it is dropped
  *   next     takes out and returns the entry to give up, one that was added and
  *            not removed, forgotten or given up since; -1 if there is none. It
- *            must not keep back any that was added */
+ *            must not keep back any that was added
+ *   create_in  as create, with the cache's allocator, which is valid until
+ *            destroy and through which the state is counted in
+ *            weir_stats.index_bytes; may be NULL: create is called then. The
+ *            built-in policies have both */
 typedef struct weir_evict_policy {
     const char *name;
     int (*create)(void **state, uint32_t capacity);
@@ -70,6 +75,7 @@ typedef struct weir_evict_policy {
     void (*remove)(void *state, uint32_t entry);
     void (*forget)(void *state, uint32_t entry);
     int32_t (*next)(void *state);
+    int (*create_in)(void **state, uint32_t capacity, const weir_allocator *allocator);
 } weir_evict_policy;
 
 /* The built-in eviction policy of this name; NULL: none. */

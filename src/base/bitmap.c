@@ -2,11 +2,10 @@
 #include "base/bitmap.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
-int weir_bitmap_create(struct weir_bitmap *bitmap, uint32_t n_bits)
+int weir_bitmap_create(struct weir_bitmap *bitmap, uint32_t n_bits, struct weir_memory *memory)
 {
-    struct weir_bitmap made = { .n_bits = n_bits };
+    struct weir_bitmap made = { .n_bits = n_bits, .memory = memory };
     uint32_t n = n_bits;
     do {
         n = (n + 63) / 64;
@@ -14,12 +13,12 @@ int weir_bitmap_create(struct weir_bitmap *bitmap, uint32_t n_bits)
         made.bytes += (size_t)n * sizeof(uint64_t);
     } while (n > 1 && made.n_levels < WEIR_BITMAP_LEVELS);
 
-    uint64_t *memory = calloc(1, made.bytes);
-    if (!memory)
+    uint64_t *words = weir_memory_take(memory, made.bytes, 1);
+    if (!words)
         return -ENOMEM;
     for (uint32_t k = 0; k < made.n_levels; k++) {
-        made.level[k] = memory;
-        memory += made.n_words[k];
+        made.level[k] = words;
+        words += made.n_words[k];
     }
     *bitmap = made;
     return 0;
@@ -27,7 +26,7 @@ int weir_bitmap_create(struct weir_bitmap *bitmap, uint32_t n_bits)
 
 void weir_bitmap_destroy(struct weir_bitmap *bitmap)
 {
-    free(bitmap->level[0]);
+    weir_memory_give(bitmap->memory, bitmap->level[0], bitmap->bytes, 1);
     *bitmap = (struct weir_bitmap){ 0 };
 }
 

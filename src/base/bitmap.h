@@ -12,9 +12,7 @@
  * Invariant: a bit of level k + 1 is set exactly if its word of level k is
  * not zero. Five levels hold 2^30 bits. */
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/memory.h"
 
 #define WEIR_BITMAP_LEVELS 5
 #define WEIR_BITMAP_NONE UINT32_MAX
@@ -25,10 +23,12 @@ struct weir_bitmap {
     size_t bytes;
     uint32_t n_words[WEIR_BITMAP_LEVELS];
     uint64_t *level[WEIR_BITMAP_LEVELS]; /* one allocation, at level[0] */
+    struct weir_memory *memory;
 };
 
-/* n_bits 1..2^30, all clear. -ENOMEM. destroy accepts a zeroed bitmap. */
-int weir_bitmap_create(struct weir_bitmap *bitmap, uint32_t n_bits);
+/* n_bits 1..2^30, all clear; from `memory`, which must outlive it, or libc if
+ * that is NULL. -ENOMEM. destroy accepts a zeroed bitmap. */
+int weir_bitmap_create(struct weir_bitmap *bitmap, uint32_t n_bits, struct weir_memory *memory);
 void weir_bitmap_destroy(struct weir_bitmap *bitmap);
 
 /* bit < n_bits. Setting a set bit or clearing a clear one changes nothing. */

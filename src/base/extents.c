@@ -2,56 +2,101 @@
 #include "base/extents.h"
 
 #include <errno.h>
-#include <stdlib.h>
+
+static struct weir_extent_link *link_of(const struct weir_extents *x, uint32_t start)
+{
+    return (struct weir_extent_link *)(void *)(x->links + start * x->stride);
+}
+
+/* ---- Heads --------------------------------------------------------------- */
+
+static uint32_t home_of(const struct weir_extents *x, uint32_t length)
+{
+    return (length * 0x9e3779b1u >> 8) & x->heads_mask;
+}
+
+/* The length's place in the table, or the empty one where it belongs. */
+static uint32_t place_of(const struct weir_extents *x, uint32_t length)
+{
+    uint32_t i = home_of(x, length);
+    while (x->heads[i].length && x->heads[i].length != length)
+        i = (i + 1) & x->heads_mask;
+    return i;
+}
+
+static void remove_head(struct weir_extents *x, uint32_t hole)
+{
+    uint32_t mask = x->heads_mask;
+    /* Move back what a search would no longer reach across the hole. */
+    for (uint32_t i = (hole + 1) & mask; x->heads[i].length; i = (i + 1) & mask) {
+        uint32_t home = home_of(x, x->heads[i].length);
+        if (((i - home) & mask) >= ((i - hole) & mask)) {
+            x->heads[hole] = x->heads[i];
+            hole = i;
+        }
+    }
+    x->heads[hole].length = 0;
+}
 
 static void link_extent(struct weir_extents *x, uint32_t start, uint32_t length)
 {
-    int32_t first = x->head[length];
-    x->next[start] = first;
-    x->previous[start] = -1;
-    if (first >= 0)
-        x->previous[first] = (int32_t)start;
-    else
+    struct weir_extent_head *head = &x->heads[place_of(x, length)];
+    struct weir_extent_link *link = link_of(x, start);
+    *link = (struct weir_extent_link){ .next = -1, .previous = -1 };
+    if (head->length) {
+        link->next = head->start;
+        link_of(x, (uint32_t)head->start)->previous = (int32_t)start;
+    } else {
         weir_bitmap_set(&x->lengths, length);
-    x->head[length] = (int32_t)start;
+    }
+    *head = (struct weir_extent_head){ length, (int32_t)start };
 }
 
 static void unlink_extent(struct weir_extents *x, uint32_t start, uint32_t length)
 {
-    int32_t next = x->next[start];
-    int32_t previous = x->previous[start];
-    if (next >= 0)
-        x->previous[next] = previous;
-    if (previous >= 0)
-        x->next[previous] = next;
-    else
-        x->head[length] = next;
-    if (x->head[length] < 0)
+    struct weir_extent_link link = *link_of(x, start);
+    if (link.next >= 0)
+        link_of(x, (uint32_t)link.next)->previous = link.previous;
+    if (link.previous >= 0) {
+        link_of(x, (uint32_t)link.previous)->next = link.next;
+        return;
+    }
+    uint32_t place = place_of(x, length);
+    if (link.next >= 0) {
+        x->heads[place].start = link.next;
+    } else {
+        remove_head(x, place);
         weir_bitmap_clear(&x->lengths, length);
+    }
 }
 
-int weir_extents_create(struct weir_extents *x, uint32_t n)
+/* ---- The set ------------------------------------------------------------- */
+
+int weir_extents_create(struct weir_extents *x, uint32_t n, struct weir_extent_link *links,
+                        size_t stride, struct weir_memory *memory)
 {
-    *x = (struct weir_extents){ .n = n, .n_present = n };
-    x->head = malloc(((size_t)n + 1) * sizeof *x->head);
-    x->next = malloc((size_t)n * sizeof *x->next);
-    x->previous = malloc((size_t)n * sizeof *x->previous);
-    if (!x->head || !x->next || !x->previous || weir_bitmap_create(&x->absent, n) ||
-        weir_bitmap_create(&x->lengths, n + 1)) {
+    *x = (struct weir_extents){
+        .n = n, .n_present = n, .links = (char *)links, .stride = stride, .memory = memory
+    };
+    /* Twice the lengths that can occur: L different ones need L (L + 1) / 2 ids
+     * and the gaps between them. */
+    uint32_t size = 8;
+    while ((uint64_t)size * size < 8 * (uint64_t)n)
+        size *= 2;
+    x->heads_mask = size - 1;
+    x->heads = weir_memory_take(memory, size, sizeof *x->heads);
+    if (!x->heads || weir_bitmap_create(&x->absent, n, memory) ||
+        weir_bitmap_create(&x->lengths, n + 1, memory)) {
         weir_extents_destroy(x);
         return -ENOMEM;
     }
-    for (uint32_t length = 0; length <= n; length++)
-        x->head[length] = -1;
     link_extent(x, 0, n);
     return 0;
 }
 
 void weir_extents_destroy(struct weir_extents *x)
 {
-    free(x->head);
-    free(x->next);
-    free(x->previous);
+    weir_memory_give(x->memory, x->heads, (size_t)x->heads_mask + 1, sizeof *x->heads);
     weir_bitmap_destroy(&x->absent);
     weir_bitmap_destroy(&x->lengths);
     *x = (struct weir_extents){ 0 };
@@ -103,7 +148,7 @@ static struct weir_extent of_length(const struct weir_extents *x, uint32_t lengt
 {
     if (length == WEIR_BITMAP_NONE)
         return (struct weir_extent){ 0, 0 };
-    return (struct weir_extent){ (uint32_t)x->head[length], length };
+    return (struct weir_extent){ (uint32_t)x->heads[place_of(x, length)].start, length };
 }
 
 struct weir_extent weir_extents_best_fit(const struct weir_extents *x, uint32_t length)
@@ -116,9 +161,14 @@ struct weir_extent weir_extents_longest(const struct weir_extents *x)
     return of_length(x, weir_bitmap_previous(&x->lengths, x->n));
 }
 
-size_t weir_extents_bytes(const struct weir_extents *x)
+/* Whether a run is in the list of its length. */
+static bool is_listed(const struct weir_extents *x, uint32_t start, uint32_t length)
 {
-    return x->absent.bytes + x->lengths.bytes + ((size_t)x->n * 3 + 1) * sizeof(int32_t);
+    int32_t previous = link_of(x, start)->previous;
+    const struct weir_extent_head *head = &x->heads[place_of(x, length)];
+    if (previous >= 0)
+        return (uint32_t)previous < x->n && link_of(x, (uint32_t)previous)->next == (int32_t)start;
+    return head->length == length && head->start == (int32_t)start;
 }
 
 int weir_extents_check(const struct weir_extents *x, const char **reason)
@@ -132,10 +182,7 @@ int weir_extents_check(const struct weir_extents *x, const char **reason)
         uint32_t end = id;
         while (end < x->n && weir_extents_has(x, end))
             end++;
-        int32_t previous = x->previous[id];
-        bool linked =
-            previous >= 0 ? x->next[previous] == (int32_t)id : x->head[end - id] == (int32_t)id;
-        if (!linked) {
+        if (!is_listed(x, id, end - id)) {
             *reason = "extents: a run is not in the list of its length";
             return -EIO;
         }
@@ -147,16 +194,22 @@ int weir_extents_check(const struct weir_extents *x, const char **reason)
         *reason = "extents: the count differs from the set";
         return -EIO;
     }
-    for (uint32_t length = 0; length <= x->n; length++) {
-        if ((x->head[length] >= 0) != weir_bitmap_test(&x->lengths, length)) {
+    for (uint32_t length = 1; length <= x->n; length++) {
+        const struct weir_extent_head *head = &x->heads[place_of(x, length)];
+        if ((head->length == length) != weir_bitmap_test(&x->lengths, length)) {
             *reason = "extents: the bitmap of lengths differs from the lists";
             return -EIO;
         }
-        for (int32_t start = x->head[length]; start >= 0; start = x->next[start])
+        int32_t start = head->length == length ? head->start : -1;
+        for (; start >= 0 && n_extents > 0; start = link_of(x, (uint32_t)start)->next)
             n_extents--;
+        if (start >= 0) {
+            *reason = "extents: the lists hold more than the runs";
+            return -EIO;
+        }
     }
     if (n_extents != 0) {
-        *reason = "extents: the lists hold more than the runs";
+        *reason = "extents: the lists hold less than the runs";
         return -EIO;
     }
     return 0;

@@ -9,24 +9,40 @@
  *   in the set  . x x x . x . x x x        extents (1,3) (5,1) (7,3)
  *   absent      1 0 0 0 1 0 1 0 0 0        bitmap: finds an extent's ends
  *   lengths     bits 1 and 3               bitmap: finds a length that occurs
- *   head[3] ─► 7 ◄─► 1                     starts of that length, linked
- *   head[1] ─► 5
+ *   heads       3 ─► 7 ◄─► 1               hash table: starts of a length, linked
+ *               1 ─► 5
+ *
+ * The links are the caller's memory: an id that is not in the set has no use for
+ * its link, so it may share it with what the caller keeps of such an id. There
+ * are few heads, for n ids have at most sqrt(2n) different lengths.
  *
  * Invariants: `absent` is the complement of the set; length L has its bit set
- * exactly if head[L] is not -1; each extent is in the list of its length, and
- * no extent touches another. Adding and removing an id is O(1): a few reads of
+ * exactly if it has a head; each extent is in the list of its length, and no
+ * extent touches another. Adding and removing an id is O(1): a few reads of
  * each bitmap. */
 
 #include "base/bitmap.h"
 
+struct weir_extent_link { /* valid at an extent's start */
+    int32_t next;
+    int32_t previous;
+};
+
+struct weir_extent_head {
+    uint32_t length; /* 0: empty */
+    int32_t start;
+};
+
 struct weir_extents {
     uint32_t n;
     uint32_t n_present;
-    struct weir_bitmap absent;  /* [n] */
-    struct weir_bitmap lengths; /* [n + 1] */
-    int32_t *head;              /* [n + 1], by length */
-    int32_t *next;              /* [n], by start */
-    int32_t *previous;          /* [n], by start */
+    struct weir_bitmap absent;      /* [n] */
+    struct weir_bitmap lengths;     /* [n + 1] */
+    struct weir_extent_head *heads; /* [heads_mask + 1]; linear probing */
+    uint32_t heads_mask;
+    char *links;
+    size_t stride;
+    struct weir_memory *memory;
 };
 
 struct weir_extent {
@@ -34,9 +50,15 @@ struct weir_extent {
     uint32_t length;
 };
 
-/* All of 0..n-1 are in the set; n 1..2^30 - 1. -ENOMEM. destroy accepts a
- * zeroed struct. */
-int weir_extents_create(struct weir_extents *extents, uint32_t n);
+/* All of 0..n-1 are in the set; n 1..2^30 - 1.
+ *
+ *   links, stride  the link of id i is at links + i * stride; it is the set's
+ *                  while i is in it
+ *   memory         of all else, must outlive the set; NULL: libc
+ *
+ * -ENOMEM. destroy accepts a zeroed struct. */
+int weir_extents_create(struct weir_extents *extents, uint32_t n, struct weir_extent_link *links,
+                        size_t stride, struct weir_memory *memory);
 void weir_extents_destroy(struct weir_extents *extents);
 
 static inline bool weir_extents_has(const struct weir_extents *extents, uint32_t id)
@@ -56,8 +78,6 @@ struct weir_extent weir_extents_around(const struct weir_extents *extents, uint3
  * none. longest: likewise, length 0 if the set is empty. */
 struct weir_extent weir_extents_best_fit(const struct weir_extents *extents, uint32_t length);
 struct weir_extent weir_extents_longest(const struct weir_extents *extents);
-
-size_t weir_extents_bytes(const struct weir_extents *extents);
 
 /* 0, or -EIO with *reason (static text). O(n). */
 int weir_extents_check(const struct weir_extents *extents, const char **reason);

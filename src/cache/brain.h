@@ -14,9 +14,9 @@
  *   steps[id % max_steps], writes[ticket % max_write_backs]: what is in flight
  *
  * Files: tier.c moves entries in and out of the tiers; entry.c makes and drops
- * them; write.c queues write-backs; seq.c, reserve.c, step.c, report.c
- * and export.c (with table.h) are the calls; stats.c writes the counters; check.c
- * recomputes all of this.
+ * them; write.c queues write-backs; key.c deals with keys and their spans; seq.c,
+ * reserve.c, step.c, report.c and export.c (with table.h) are the calls; stats.c
+ * writes the counters; check.c recomputes all of this.
  *
  * Words: a copy is *hot* if it is in a tier, is not offered there and is not
  * being cleaned (written back in order to be offered). An entry is
@@ -42,6 +42,7 @@
 #include <weir/radix.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 
 enum tier_id {
     DEVICE,
@@ -62,21 +63,25 @@ enum entry_flag {
 struct entry {
     int32_t page[N_TIERS]; /* 0: no copy there */
     uint32_t kids_hot[N_TIERS];
-    uint64_t since[N_TIERS]; /* radix clock when the copy was made */
-    uint64_t writer;         /* step that computes it; 0: none in flight */
-    uint64_t load_step;      /* with LOADING: step whose load it is; 0: none yet */
+    uint64_t writer;    /* step that computes it; 0: none in flight */
+    uint64_t load_step; /* with LOADING: step whose load it is; 0: none yet */
     uint32_t hits;
     uint32_t depth;
     uint32_t flags;
 };
 
+/* What its policy calls an entry is the number of its page here, less one. */
 struct tier {
     enum tier_id id;
+    uint32_t n_pages;
     weir_page_pool *pool; /* NULL: the cache has no such tier */
     const weir_evict_policy *policy;
     void *policy_state;
-    uint32_t window; /* pages to keep free or offered */
-    int32_t *pages;  /* scratch of alloc, [pool size] */
+    weir_allocator policy_hooks; /* take from and count in the cache's memory */
+    uint32_t window;             /* pages to keep free or offered */
+    uint64_t *since;             /* [n_pages + 1], radix clock when the copy there was made */
+    uint32_t most;               /* pages of an alloc */
+    int32_t *pages;              /* scratch of alloc, [most] */
     int32_t *owners;
     uint64_t evicted;
 };
@@ -109,6 +114,10 @@ struct seq {
     int32_t root; /* held */
     int32_t *tokens;
     size_t tokens_capacity;
+    weir_span *spans; /* of the key */
+    size_t spans_capacity;
+    size_t n_spans;
+    size_t n_spans_held; /* in the index, for pages that it has not got yet */
     size_t n_key;
     size_t n_tokens; /* known, with those that are pending */
     size_t n_committed;
@@ -169,6 +178,7 @@ struct weir_cache {
     uint64_t all_ranks; /* a bit a rank */
     uint64_t now_ns;
     weir_log log;
+    struct weir_memory memory; /* counts the cache itself, and all but index and pools */
 
     weir_radix *radix;
     uint32_t n_entries; /* capacity */
@@ -202,19 +212,21 @@ struct weir_cache {
     int32_t step_first, step_last; /* sequences of the open step */
     size_t order_capacity;
 
-    /* Scratch, so that no call allocates. */
-    int32_t *path;             /* [n_entries] refs of a match */
-    int32_t *wanted;           /* [n_entries] refs to write back */
-    weir_move *moves[N_TIERS]; /* of an order: loads, writes */
-    size_t bytes;
+    /* Scratch, so that no call allocates: what fits the device tier, for a
+     * sequence is never longer, and one page more, to tell that it would be. */
+    uint32_t n_path;
+    int32_t *path;             /* [n_path] refs of a match */
+    int32_t *wanted;           /* [n_path] refs to write back */
+    weir_move *moves[N_TIERS]; /* [device pages] of an order: loads, writes */
     weir_stats stats;
 };
 
 /* ---- tier.c -------------------------------------------------------------- */
 
-int weir_tier_create(struct tier *tier, enum tier_id id, uint32_t n_pages, uint32_t n_entries,
+/* `most` pages can be taken at a time. -ENOMEM, or what the policy says. */
+int weir_tier_create(weir_cache *cache, enum tier_id id, uint32_t n_pages, uint32_t most,
                      double offered, const weir_evict_policy *policy);
-void weir_tier_destroy(struct tier *tier);
+void weir_tier_destroy(weir_cache *cache, enum tier_id id);
 
 /* A host copy that can be loaded. */
 static inline bool entry_on_host(const struct entry *entry)
@@ -297,7 +309,28 @@ uint32_t weir_write_queue(weir_cache *cache, const int32_t *refs, uint32_t n);
  * those that left the index before an order held them. */
 void weir_write_finish(weir_cache *cache, struct page_chain *pages, int rc);
 
+/* ---- key.c --------------------------------------------------------------- */
+
+/* 0, or -EINVAL with a log line. */
+int weir_key_check(const weir_cache *cache, const weir_key *key);
+int weir_key_check_spans(const weir_cache *cache, const weir_key *key);
+
+/* Copies the spans of a key that is sound into a sequence without any, and sets
+ * memory aside for the pages that they overlap. -ENOMEM, and the sequence is as
+ * it was. clear: it has none, and nothing is set aside. */
+int weir_seq_set_spans(weir_cache *cache, struct seq *seq, const weir_key *key);
+void weir_seq_clear_spans(weir_cache *cache, struct seq *seq);
+
+/* The sequence's pages from `first` to before `end`, as the index takes them. */
+weir_part weir_seq_part(const weir_cache *cache, const struct seq *seq, size_t first, size_t end);
+
+/* What was set aside for these pages, which are about to be inserted. */
+void weir_seq_use_spans(weir_cache *cache, struct seq *seq, const weir_part *part);
+
 /* ---- seq.c --------------------------------------------------------------- */
+
+/* Its buffers. */
+void weir_seq_free(weir_cache *cache, struct seq *seq);
 
 struct seq *weir_seq_find(weir_seq handle, int *rc);
 weir_seq weir_seq_handle(weir_cache *cache, const struct seq *seq);

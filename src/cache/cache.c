@@ -2,8 +2,6 @@
 #include "cache/brain.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- Creating ------------------------------------------------------------ */
 
@@ -86,46 +84,48 @@ static int find_policies(const weir_cache_params *p, const weir_evict_policy **d
     return 0;
 }
 
-static void free_cache(weir_cache *cache)
+static void give_table(weir_cache *cache, void *table, size_t n, size_t size)
 {
-    weir_radix_destroy(&cache->radix);
-    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
-        weir_tier_destroy(&cache->tiers[id]);
-        free(cache->moves[id]);
-    }
-    for (uint32_t i = 0; cache->seqs && i < cache->max_seqs; i++) {
-        free(cache->seqs[i].tokens);
-        free(cache->seqs[i].pages);
-    }
-    for (uint32_t i = 0; cache->flights && i < cache->max_steps; i++)
-        free(cache->flights[i].order);
-    free(cache->entries);
-    free(cache->device_pages);
-    free(cache->seqs);
-    free(cache->flights);
-    free(cache->writes);
-    free(cache->path);
-    free(cache->wanted);
-    free(cache);
+    weir_memory_give(&cache->memory, table, n, size);
 }
 
-/* calloc that counts what the cache takes. */
+static void free_cache(weir_cache *cache)
+{
+    uint32_t n_device = cache->n_path - 1;
+    weir_radix_destroy(&cache->radix);
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        weir_tier_destroy(cache, id);
+        give_table(cache, cache->moves[id], n_device, sizeof *cache->moves[id]);
+    }
+    for (uint32_t i = 0; cache->seqs && i < cache->max_seqs; i++)
+        weir_seq_free(cache, &cache->seqs[i]);
+    for (uint32_t i = 0; cache->flights && i < cache->max_steps; i++)
+        give_table(cache, cache->flights[i].order, 1, cache->order_capacity);
+    give_table(cache, cache->entries, cache->n_entries, sizeof *cache->entries);
+    give_table(cache, cache->device_pages, (size_t)n_device + 1, sizeof *cache->device_pages);
+    give_table(cache, cache->seqs, cache->max_seqs, sizeof *cache->seqs);
+    give_table(cache, cache->flights, cache->max_steps, sizeof *cache->flights);
+    give_table(cache, cache->writes, cache->max_write_backs, sizeof *cache->writes);
+    give_table(cache, cache->path, cache->n_path, sizeof *cache->path);
+    give_table(cache, cache->wanted, cache->n_path, sizeof *cache->wanted);
+    struct weir_memory memory = cache->memory;
+    weir_memory_give(&memory, cache, 1, sizeof *cache);
+}
+
 static void *take(weir_cache *cache, size_t n, size_t size)
 {
-    cache->bytes += n * size;
-    return calloc(n, size);
+    return weir_memory_take(&cache->memory, n, size);
 }
 
 static int allocate(weir_cache *cache, const weir_cache_params *p)
 {
-    uint32_t n = cache->n_entries;
-    cache->entries = take(cache, n, sizeof *cache->entries);
+    cache->entries = take(cache, cache->n_entries, sizeof *cache->entries);
     cache->device_pages = take(cache, (size_t)p->device_pages + 1, sizeof *cache->device_pages);
     cache->seqs = take(cache, p->max_seqs, sizeof *cache->seqs);
     cache->flights = take(cache, p->max_steps, sizeof *cache->flights);
     cache->writes = take(cache, p->max_write_backs, sizeof *cache->writes);
-    cache->path = take(cache, n, sizeof *cache->path);
-    cache->wanted = take(cache, n, sizeof *cache->wanted);
+    cache->path = take(cache, cache->n_path, sizeof *cache->path);
+    cache->wanted = take(cache, cache->n_path, sizeof *cache->wanted);
     cache->moves[DEVICE] = take(cache, p->device_pages, sizeof *cache->moves[DEVICE]);
     cache->moves[HOST] = take(cache, p->device_pages, sizeof *cache->moves[HOST]);
     if (!cache->entries || !cache->device_pages || !cache->seqs || !cache->flights ||
@@ -157,15 +157,13 @@ static int build(weir_cache *cache, const weir_cache_params *p)
     rc = allocate(cache, p);
     if (rc)
         return rc;
-    rc = weir_tier_create(&cache->tiers[DEVICE], DEVICE, p->device_pages, cache->n_entries,
-                          p->offered, device);
+    rc = weir_tier_create(cache, DEVICE, p->device_pages, p->device_pages, p->offered, device);
     if (rc)
         return rc;
-    rc = weir_tier_create(&cache->tiers[HOST], HOST, p->host_pages, cache->n_entries, p->offered,
-                          host);
+    rc = weir_tier_create(cache, HOST, p->host_pages, p->device_pages, p->offered, host);
     if (rc)
         return rc;
-    return weir_radix_create(&cache->radix, p->page_tokens, cache->n_entries);
+    return weir_radix_create(&cache->radix, p->page_tokens, cache->n_entries, &p->allocator);
 }
 
 int weir_cache_create(weir_cache **out, const weir_cache_params *params)
@@ -177,7 +175,10 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
         return rc;
     if (!out)
         return weir_invalid(&params->log, "cache_create: cache is NULL");
-    weir_cache *cache = calloc(1, sizeof *cache);
+    struct weir_memory memory;
+    if (weir_memory_init(&memory, &params->allocator))
+        return weir_invalid(&params->log, "allocator: alloc and free must both be there, or none");
+    weir_cache *cache = weir_memory_take(&memory, 1, sizeof *cache);
     if (!cache)
         return -ENOMEM;
     *cache = (weir_cache){
@@ -196,7 +197,8 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
         .event_last = -1,
         .next_step = 1,
         .next_write = 1,
-        .bytes = sizeof *cache,
+        .n_path = params->device_pages + 1,
+        .memory = memory,
     };
     rc = build(cache, params);
     if (rc) {
@@ -237,33 +239,44 @@ int weir_cache_destroy(weir_cache **out)
 
 /* ---- Looking ------------------------------------------------------------- */
 
+static void count_hit(const weir_cache *cache, int32_t ref, weir_hit *hit)
+{
+    const struct entry *entry = &cache->entries[ref];
+    hit->n_tokens += cache->page_tokens;
+    if (!entry->page[DEVICE])
+        hit->n_host += cache->page_tokens;
+    else if (entry->flags & ENTRY_LOADING)
+        hit->n_loading += cache->page_tokens;
+    else
+        hit->n_device += cache->page_tokens;
+}
+
 int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
 {
     if (!cache)
         return -EINVAL;
     if (!key || !hit || (key->n_tokens && !key->tokens))
         return weir_invalid(&cache->log, "peek: key, its tokens or hit is NULL");
-    int32_t root;
+    int32_t place;
     weir_hit found = { 0 };
-    int rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &root);
+    int rc = weir_key_check_spans(cache, key);
+    if (rc)
+        return rc;
+    rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &place);
     if (rc == -EINVAL)
         return weir_invalid(&cache->log, "peek: more than %u fields, or one over %u bytes or NULL",
                             WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
-    if (rc == 0) {
-        uint32_t n = weir_radix_peek(cache->radix, root, key->tokens, key->n_tokens, cache->path,
-                                     cache->n_entries);
-        for (uint32_t i = 0; i < n; i++) {
-            const struct entry *entry = &cache->entries[cache->path[i]];
-            if (!entry->page[DEVICE])
-                found.n_host += cache->page_tokens;
-            else if (entry->flags & ENTRY_LOADING)
-                found.n_loading += cache->page_tokens;
-            else
-                found.n_device += cache->page_tokens;
-        }
-        found.n_tokens = (size_t)n * cache->page_tokens;
-    } else if (rc != -ENOENT) {
+    if (rc && rc != -ENOENT)
         return rc;
+    /* A path may be longer than the scratch that holds a sequence's. */
+    for (uint32_t n = rc ? 0 : cache->n_path; n == cache->n_path;) {
+        weir_part part = { key->tokens + found.n_tokens, key->n_tokens - found.n_tokens,
+                           found.n_tokens, key->spans, key->n_spans };
+        n = weir_radix_peek(cache->radix, place, &part, cache->path, cache->n_path);
+        for (uint32_t i = 0; i < n; i++)
+            count_hit(cache, cache->path[i], &found);
+        if (n)
+            place = cache->path[n - 1];
     }
     *hit = found;
     return 0;
@@ -300,7 +313,7 @@ int weir_cache_get_stats(const weir_cache *cache, weir_stats *stats)
     stats->write_backs_in_flight = cache->n_writes;
     stats->seqs_open = cache->n_seqs;
     stats->index_pages = weir_radix_pages(cache->radix);
-    stats->index_bytes = cache->bytes + weir_radix_bytes(cache->radix) +
+    stats->index_bytes = cache->memory.bytes + weir_radix_bytes(cache->radix) +
                          weir_page_pool_bytes(device) + weir_page_pool_bytes(host);
     stats->device_free = weir_page_pool_n_free(device);
     stats->device_offered = weir_page_pool_n_offered(device);

@@ -2,7 +2,6 @@
 #include "cache/brain.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -111,6 +110,7 @@ static const char *page_fault(const weir_cache *cache, enum tier_id id, int32_t 
 static const char *count_fault(const weir_cache *cache, const struct tally *tally)
 {
     uint32_t n_held = 0, n_pending = 0, n_claimed = 0, n_seqs = 0;
+    size_t n_spans_held = 0;
     for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++) {
         if (tally->users[page] != cache->device_pages[page].users)
             return "cache: a device page's users are not the sequences that hold it";
@@ -119,8 +119,12 @@ static const char *count_fault(const weir_cache *cache, const struct tally *tall
     }
     for (int32_t i = cache->claim_first; i >= 0; i = cache->seqs[i].claim_next)
         n_claimed += cache->seqs[i].n_claimed;
-    for (uint32_t i = 0; i < cache->max_seqs; i++)
+    for (uint32_t i = 0; i < cache->max_seqs; i++) {
         n_seqs += cache->seqs[i].id != 0;
+        n_spans_held += cache->seqs[i].n_spans_held;
+    }
+    if (n_spans_held != weir_radix_spans_held(cache->radix))
+        return "cache: what is set aside for spans is not what sequences have asked for";
     if (n_held != cache->n_held || n_pending != cache->n_pending)
         return "cache: the count of held or pending pages is wrong";
     if (n_claimed != cache->n_claimed || n_seqs != cache->n_seqs)
@@ -157,9 +161,12 @@ int weir_cache_check(const weir_cache *cache, const char **reason)
             rc = weir_page_pool_check(cache->tiers[id].pool, &text);
     if (!rc) {
         struct tally tally = { 0 };
+        struct weir_memory memory = { .allocator = cache->memory.allocator };
+        size_t sizes[] = { weir_page_pool_size(cache->tiers[DEVICE].pool) + (size_t)1,
+                           weir_page_pool_size(cache->tiers[HOST].pool) + (size_t)1 };
         for (enum tier_id id = DEVICE; id < N_TIERS; id++)
-            tally.pins[id] = calloc(weir_page_pool_size(cache->tiers[id].pool) + 1, 4);
-        tally.users = calloc(weir_page_pool_size(cache->tiers[DEVICE].pool) + 1, 4);
+            tally.pins[id] = weir_memory_take(&memory, sizes[id], sizeof *tally.pins[id]);
+        tally.users = weir_memory_take(&memory, sizes[DEVICE], sizeof *tally.users);
         if (!tally.pins[DEVICE] || !tally.pins[HOST] || !tally.users) {
             rc = -ENOMEM;
         } else {
@@ -167,9 +174,9 @@ int weir_cache_check(const weir_cache *cache, const char **reason)
             text = find_fault(cache, &tally);
             rc = text ? -EIO : 0;
         }
-        free(tally.pins[DEVICE]);
-        free(tally.pins[HOST]);
-        free(tally.users);
+        for (enum tier_id id = DEVICE; id < N_TIERS; id++)
+            weir_memory_give(&memory, tally.pins[id], sizes[id], sizeof *tally.pins[id]);
+        weir_memory_give(&memory, tally.users, sizes[DEVICE], sizeof *tally.users);
     }
     if (rc == -EIO && reason)
         *reason = text;
@@ -194,17 +201,16 @@ static void mix_chain(const weir_cache *cache, uint64_t *digest, const struct pa
 static void mix_entry(const weir_cache *cache, uint64_t *digest, int32_t ref)
 {
     const struct entry *e = &cache->entries[ref];
-    const int32_t *tokens = weir_radix_tokens(cache->radix, ref);
     uint64_t words[] = {
         (uint64_t)ref,
         (uint64_t)weir_radix_parent(cache->radix, ref),
-        XXH3_64bits(tokens, cache->page_tokens * sizeof *tokens),
+        weir_radix_hash(cache->radix, ref),
         (uint64_t)e->page[DEVICE],
         (uint64_t)e->page[HOST],
         e->kids_hot[DEVICE],
         e->kids_hot[HOST],
-        e->since[DEVICE],
-        e->since[HOST],
+        e->page[DEVICE] ? cache->tiers[DEVICE].since[e->page[DEVICE]] : 0,
+        e->page[HOST] ? cache->tiers[HOST].since[e->page[HOST]] : 0,
         e->writer,
         e->load_step,
         e->hits,
@@ -236,8 +242,15 @@ static void mix_seq(uint64_t *digest, const struct seq *seq)
         (uint64_t)(seq->reserved | seq->in_step << 1 | seq->closing << 2 | seq->detached << 3 |
                    seq->failed << 4 | seq->tell_ready << 5 | seq->tell_failed << 6),
         XXH3_64bits(seq->tokens, seq->n_tokens * sizeof *seq->tokens),
+        seq->n_spans,
+        seq->n_spans_held,
     };
     mix(digest, words, sizeof words / sizeof *words);
+    for (size_t i = 0; i < seq->n_spans; i++) {
+        const weir_span *s = &seq->spans[i];
+        uint64_t span[] = { s->first, s->n_tokens, XXH3_64bits(s->digest, s->digest_bytes) };
+        mix(digest, span, 3);
+    }
     for (uint32_t i = 0; i < seq->n_pages; i++) {
         uint64_t page[] = { (uint64_t)seq->pages[i].page, (uint64_t)seq->pages[i].ref,
                             (uint64_t)seq->pages[i].guard };

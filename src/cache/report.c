@@ -38,12 +38,10 @@ static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
         fail(cache, seq, (size_t)seq->n_indexed * cache->page_tokens);
 }
 
-/* Drops entries whose content is wrong, with all that was computed on them. */
-static void drop_failed(weir_cache *cache, const int32_t *refs, uint32_t n, uint64_t failed_step)
+/* After entries whose content is wrong have been dropped, with all that was
+ * computed on them. */
+static void detach_all(weir_cache *cache, uint64_t failed_step)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (cache->entries[refs[i]].flags & ENTRY_LIVE)
-            weir_entry_drop(cache, refs[i]);
     for (uint32_t i = 0; i < cache->max_seqs; i++)
         if (cache->seqs[i].id)
             detach(cache, &cache->seqs[i], failed_step);
@@ -73,8 +71,11 @@ static void finish_load(weir_cache *cache, struct flight *flight)
     else
         cache->stats.loaded_pages += flight->loads.count;
     flight->loads = (struct page_chain){ 0 };
+    for (uint32_t i = 0; i < n_failed; i++)
+        if (cache->entries[cache->wanted[i]].flags & ENTRY_LIVE)
+            weir_entry_drop(cache, cache->wanted[i]);
     if (n_failed)
-        drop_failed(cache, cache->wanted, n_failed, 0);
+        detach_all(cache, 0);
 }
 
 /* What a failed step has written is wrong, and a page that a later step has
@@ -85,11 +86,10 @@ static void finish_step(weir_cache *cache, struct flight *flight)
     flight->step_finished = true;
     if (!flight->step_failed)
         return;
-    uint32_t n = 0;
     for (uint32_t ref = 0; ref < cache->n_entries; ref++)
         if ((cache->entries[ref].flags & ENTRY_LIVE) && cache->entries[ref].writer >= flight->id)
-            cache->wanted[n++] = (int32_t)ref;
-    drop_failed(cache, cache->wanted, n, flight->id);
+            weir_entry_drop(cache, (int32_t)ref);
+    detach_all(cache, flight->id);
 }
 
 /* Not by the ranks' bits: a report strikes them out before its items are taken. */

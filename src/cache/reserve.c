@@ -4,7 +4,6 @@
 #include "pool/step_set.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* Reserving: match, pin, make room, allocate, as one act. What is used of the
  * index is pinned before anything may be evicted, and all pins are undone if
@@ -65,14 +64,15 @@ static uint32_t claimed_ahead(const weir_cache *cache, const struct seq *seq)
 
 /* ---- Reserving ----------------------------------------------------------- */
 
-static int grow_pages(struct seq *seq, uint32_t n)
+static int grow_pages(weir_cache *cache, struct seq *seq, uint32_t n)
 {
     if (n <= seq->pages_capacity)
         return 0;
     uint32_t capacity = seq->pages_capacity ? seq->pages_capacity : 16;
     while (capacity < n)
         capacity *= 2;
-    struct seq_page *grown = realloc(seq->pages, capacity * sizeof *grown);
+    struct seq_page *grown =
+        weir_memory_grow(&cache->memory, seq->pages, seq->pages_capacity, capacity, sizeof *grown);
     if (!grown)
         return -ENOMEM;
     seq->pages = grown;
@@ -91,8 +91,8 @@ static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit)
     size_t usable = seq->n_key > seq->compute_at_least ? seq->n_key - seq->compute_at_least : 0;
     if (usable > use_hit)
         usable = use_hit;
-    return weir_radix_peek(cache->radix, seq->root, seq->tokens, usable, cache->path,
-                           cache->n_entries);
+    weir_part part = weir_seq_part(cache, seq, 0, usable / cache->page_tokens);
+    return weir_radix_peek(cache->radix, seq->root, &part, cache->path, cache->n_path);
 }
 
 static struct plan make_plan(weir_cache *cache, const struct seq *seq, size_t use_hit,
@@ -278,7 +278,7 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
         weir_seq_drop_claim(cache, seq);
         return -E2BIG;
     }
-    rc = grow_pages(seq, (uint32_t)plan.n_total);
+    rc = grow_pages(cache, seq, (uint32_t)plan.n_total);
     if (rc)
         return rc;
 

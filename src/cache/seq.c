@@ -5,7 +5,6 @@
 #include "pool/step_set.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NO_SEQ (-1)
@@ -36,6 +35,14 @@ struct seq *weir_seq_find(weir_seq handle, int *rc)
     return seq;
 }
 
+void weir_seq_free(weir_cache *cache, struct seq *seq)
+{
+    struct weir_memory *m = &cache->memory;
+    weir_memory_give(m, seq->tokens, seq->tokens_capacity, sizeof *seq->tokens);
+    weir_memory_give(m, seq->spans, seq->spans_capacity, sizeof *seq->spans);
+    weir_memory_give(m, seq->pages, seq->pages_capacity, sizeof *seq->pages);
+}
+
 /* ---- Open and close ------------------------------------------------------ */
 
 void weir_seq_params_init(weir_seq_params *params)
@@ -50,24 +57,15 @@ void weir_request_init(weir_request *request)
         *request = (weir_request){ .struct_size = sizeof *request, .use_hit = WEIR_ALL_TOKENS };
 }
 
-static int check_key(const weir_cache *cache, const weir_key *key)
-{
-    if (!key)
-        return weir_invalid(&cache->log, "key: is NULL");
-    if (key->n_tokens == 0 || key->n_tokens > INT32_MAX || !key->tokens)
-        return weir_invalid(&cache->log, "key: %zu tokens, must be 1 to %d and not NULL",
-                            key->n_tokens, INT32_MAX);
-    return 0;
-}
-
-static int grow_tokens(struct seq *seq, size_t n)
+static int grow_tokens(weir_cache *cache, struct seq *seq, size_t n)
 {
     if (n <= seq->tokens_capacity)
         return 0;
     size_t capacity = seq->tokens_capacity ? seq->tokens_capacity : 256;
     while (capacity < n)
         capacity *= 2;
-    int32_t *grown = realloc(seq->tokens, capacity * sizeof *grown);
+    int32_t *grown = weir_memory_grow(&cache->memory, seq->tokens, seq->tokens_capacity, capacity,
+                                      sizeof *grown);
     if (!grown)
         return -ENOMEM;
     seq->tokens = grown;
@@ -89,18 +87,22 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
     if (params->struct_size != sizeof *params)
         return weir_invalid(&cache->log, "seq_open: params.struct_size is %u, not %zu",
                             params->struct_size, sizeof *params);
-    int rc = check_key(cache, key);
+    int rc = weir_key_check(cache, key);
     if (rc)
         return rc;
     if (cache->free_seq == NO_SEQ)
         return -ENOSPC;
 
     struct seq *seq = &cache->seqs[cache->free_seq];
-    rc = grow_tokens(seq, key->n_tokens);
+    rc = grow_tokens(cache, seq, key->n_tokens);
+    if (rc == 0)
+        rc = weir_seq_set_spans(cache, seq, key);
     if (rc)
         return rc;
     int32_t root;
     rc = weir_radix_hold_root(cache->radix, key->fields, key->n_fields, &root);
+    if (rc)
+        weir_seq_clear_spans(cache, seq);
     if (rc == -EINVAL)
         return weir_invalid(&cache->log, "key: more than %u fields, or one over %u bytes or NULL",
                             WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
@@ -118,6 +120,10 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
         .root = root,
         .tokens = seq->tokens,
         .tokens_capacity = seq->tokens_capacity,
+        .spans = seq->spans,
+        .spans_capacity = seq->spans_capacity,
+        .n_spans = seq->n_spans,
+        .n_spans_held = seq->n_spans_held,
         .n_key = key->n_tokens,
         .n_tokens = key->n_tokens,
         .good_tokens = SIZE_MAX,
@@ -187,6 +193,7 @@ void weir_seq_release(weir_cache *cache, struct seq *seq)
     /* The last page first: leaves become candidates before their parents. */
     for (uint32_t i = seq->n_pages; i-- > 0;)
         let_go(cache, seq, &seq->pages[i]);
+    weir_seq_clear_spans(cache, seq);
     weir_radix_release_root(cache->radix, seq->root);
     seq->id = 0;
     seq->n_pages = 0;
@@ -247,11 +254,12 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
 
     uint32_t first = seq->n_indexed, n = full - first, n_there = 0, n_wanted = 0;
     int32_t place = first ? seq->pages[first - 1].ref : seq->root;
-    int rc =
-        weir_radix_insert(cache->radix, place, seq->tokens + (size_t)first * cache->page_tokens, n,
-                          cache->path, &n_there);
+    weir_part part = weir_seq_part(cache, seq, first, full);
+    weir_seq_use_spans(cache, seq, &part);
+    int rc = weir_radix_insert(cache->radix, place, &part, cache->path, &n_there);
     if (rc) {
-        /* Each entry has a page of its own and there are slots for all pages. */
+        /* Each entry has a page of its own and there are slots for all pages, and
+         * what spans take was set aside. */
         weir_log_line(&cache->log, WEIR_LOG_ERROR, "commit: the index is full");
         seq->detached = true;
         return;
@@ -303,7 +311,7 @@ int weir_seq_commit(weir_seq handle, const int32_t *tokens, size_t n)
     if (tokens && memcmp(tokens, seq->tokens + from, of_key * sizeof *tokens) != 0)
         return weir_invalid(&cache->log, "seq_commit: tokens differ from the key's from %zu on",
                             from);
-    rc = grow_tokens(seq, from + n);
+    rc = grow_tokens(cache, seq, from + n);
     if (rc)
         return rc;
     if (n > of_key)

@@ -2,34 +2,42 @@
 #include "cache/brain.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
-int weir_tier_create(struct tier *tier, enum tier_id id, uint32_t n_pages, uint32_t n_entries,
+int weir_tier_create(weir_cache *cache, enum tier_id id, uint32_t n_pages, uint32_t most,
                      double offered, const weir_evict_policy *policy)
 {
+    struct tier *tier = &cache->tiers[id];
     *tier = (struct tier){ .id = id };
     if (n_pages == 0)
         return 0;
+    tier->n_pages = n_pages;
+    tier->most = n_pages < most ? n_pages : most;
     tier->policy = policy;
+    tier->policy_hooks = weir_memory_hooks(&cache->memory);
     double window = offered * n_pages;
     tier->window = (uint32_t)window + ((uint32_t)window < window);
-    tier->pages = malloc((size_t)n_pages * sizeof *tier->pages);
-    tier->owners = malloc((size_t)n_pages * sizeof *tier->owners);
-    if (!tier->pages || !tier->owners)
+    tier->since = weir_memory_take(&cache->memory, (size_t)n_pages + 1, sizeof *tier->since);
+    tier->pages = weir_memory_take(&cache->memory, tier->most, sizeof *tier->pages);
+    tier->owners = weir_memory_take(&cache->memory, tier->most, sizeof *tier->owners);
+    if (!tier->since || !tier->pages || !tier->owners)
         return -ENOMEM;
-    int rc = weir_page_pool_create(&tier->pool, n_pages);
+    /* Only device pages are written by steps. */
+    int rc = weir_page_pool_create(&tier->pool, n_pages, id == DEVICE, &cache->memory.allocator);
     if (rc)
         return rc;
-    return policy->create(&tier->policy_state, n_entries);
+    return policy->create_in ? policy->create_in(&tier->policy_state, n_pages, &tier->policy_hooks)
+                             : policy->create(&tier->policy_state, n_pages);
 }
 
-void weir_tier_destroy(struct tier *tier)
+void weir_tier_destroy(weir_cache *cache, enum tier_id id)
 {
+    struct tier *tier = &cache->tiers[id];
     if (tier->policy_state)
         tier->policy->destroy(tier->policy_state);
     weir_page_pool_destroy(&tier->pool);
-    free(tier->pages);
-    free(tier->owners);
+    weir_memory_give(&cache->memory, tier->since, (size_t)tier->n_pages + 1, sizeof *tier->since);
+    weir_memory_give(&cache->memory, tier->pages, tier->most, sizeof *tier->pages);
+    weir_memory_give(&cache->memory, tier->owners, tier->most, sizeof *tier->owners);
     *tier = (struct tier){ 0 };
 }
 
@@ -56,15 +64,20 @@ static uint32_t candidate_flag(enum tier_id tier)
     return ENTRY_CANDIDATE_DEVICE << tier;
 }
 
+static uint32_t policy_entry(int32_t page)
+{
+    return (uint32_t)page - 1;
+}
+
 static weir_evict_entry facts_of(const weir_cache *cache, enum tier_id tier, int32_t ref)
 {
     const struct entry *entry = &cache->entries[ref];
     return (weir_evict_entry){
-        .entry = (uint32_t)ref,
+        .entry = policy_entry(entry->page[tier]),
         .hits = entry->hits,
         .depth = entry->depth,
         .last_use = weir_radix_last_use(cache->radix, ref),
-        .since = entry->since[tier],
+        .since = cache->tiers[tier].since[entry->page[tier]],
     };
 }
 
@@ -88,7 +101,7 @@ void weir_tier_update(weir_cache *cache, enum tier_id id, int32_t ref)
         weir_evict_entry facts = facts_of(cache, id, ref);
         tier->policy->add(tier->policy_state, &facts);
     } else {
-        tier->policy->remove(tier->policy_state, (uint32_t)ref);
+        tier->policy->remove(tier->policy_state, policy_entry(entry->page[id]));
     }
 }
 
@@ -106,7 +119,7 @@ void weir_tier_gain(weir_cache *cache, enum tier_id tier, int32_t ref, int32_t p
 {
     struct entry *entry = &cache->entries[ref];
     entry->page[tier] = page;
-    entry->since[tier] = weir_radix_clock(cache->radix);
+    cache->tiers[tier].since[page] = weir_radix_clock(cache->radix);
     weir_page_pool_set_owner(cache->tiers[tier].pool, page, ref);
     count_hot(cache, tier, ref, +1);
     weir_tier_update(cache, tier, ref);
@@ -127,9 +140,12 @@ void weir_tier_lose(weir_cache *cache, enum tier_id id, int32_t ref)
     bool hot = weir_tier_is_hot(cache, id, ref);
     if (id == DEVICE)
         end_cleaning(cache, entry);
+    uint32_t number = policy_entry(entry->page[id]);
+    if (entry->flags & candidate_flag(id))
+        tier->policy->remove(tier->policy_state, number);
+    tier->policy->forget(tier->policy_state, number);
+    entry->flags &= ~candidate_flag(id);
     entry->page[id] = 0;
-    weir_tier_update(cache, id, ref);
-    tier->policy->forget(tier->policy_state, (uint32_t)ref);
     if (hot)
         count_hot(cache, id, ref, -1);
 }
@@ -233,9 +249,10 @@ uint32_t weir_tier_make_room(weir_cache *cache, enum tier_id id, uint32_t n)
         return 0;
     uint32_t n_dirty = 0;
     while (weir_tier_available(tier) + (id == DEVICE ? cache->n_cleaning : 0) < n) {
-        int32_t ref = tier->policy->next(tier->policy_state);
-        if (ref < 0)
+        int32_t victim = tier->policy->next(tier->policy_state);
+        if (victim < 0)
             break;
+        int32_t ref = weir_page_pool_owner(tier->pool, victim + 1);
         struct entry *entry = &cache->entries[ref];
         entry->flags &= ~candidate_flag(id);
         bool dirty = id == DEVICE && cache->tiers[HOST].pool && !entry->page[HOST];

@@ -19,6 +19,7 @@ static void use(void *state, const weir_evict_entry *entry)
 const weir_evict_policy weir_evict_filo = {
     .name = "filo",
     .create = weir_heap_policy_create,
+    .create_in = weir_heap_policy_create_in,
     .destroy = weir_heap_policy_destroy,
     .add = add,
     .use = use,

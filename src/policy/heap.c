@@ -2,18 +2,22 @@
 #include "policy/heap.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #define CHILDREN 4u
 
-int weir_heap_create(struct weir_heap **heap, uint32_t capacity)
+int weir_heap_create(struct weir_heap **heap, uint32_t capacity, const weir_allocator *allocator)
 {
-    size_t n = capacity ? capacity : 1;
-    struct weir_heap *h = calloc(1, sizeof *h);
+    struct weir_memory memory;
+    int rc = weir_memory_init(&memory, allocator);
+    if (rc)
+        return rc;
+    struct weir_heap *h = weir_memory_take(&memory, 1, sizeof *h);
     if (!h)
         return -ENOMEM;
-    h->slots = calloc(n, sizeof *h->slots);
-    h->position = calloc(n, sizeof *h->position);
+    h->memory = memory;
+    h->capacity = capacity;
+    h->slots = weir_memory_take(&h->memory, capacity, sizeof *h->slots);
+    h->position = weir_memory_take(&h->memory, capacity, sizeof *h->position);
     if (!h->slots || !h->position) {
         weir_heap_destroy(&h);
         return -ENOMEM;
@@ -24,11 +28,13 @@ int weir_heap_create(struct weir_heap **heap, uint32_t capacity)
 
 void weir_heap_destroy(struct weir_heap **heap)
 {
-    if (!*heap)
+    struct weir_heap *h = *heap;
+    if (!h)
         return;
-    free((*heap)->slots);
-    free((*heap)->position);
-    free(*heap);
+    weir_memory_give(&h->memory, h->slots, h->capacity, sizeof *h->slots);
+    weir_memory_give(&h->memory, h->position, h->capacity, sizeof *h->position);
+    struct weir_memory memory = h->memory;
+    weir_memory_give(&memory, h, 1, sizeof *h);
     *heap = NULL;
 }
 

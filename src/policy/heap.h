@@ -17,6 +17,8 @@
  * i + 1 for i < n, and 0 for every other entry. Entries are below capacity.
  * Nothing is allocated after create. */
 
+#include "base/memory.h"
+
 #include <weir/policy.h>
 
 struct weir_heap_slot {
@@ -26,13 +28,16 @@ struct weir_heap_slot {
 };
 
 struct weir_heap {
+    struct weir_memory memory; /* counts itself, too */
+    uint32_t capacity;
     uint32_t n;
     struct weir_heap_slot *slots; /* [capacity] */
     uint32_t *position;           /* [capacity] */
 };
 
-/* For entries 0..capacity-1. -ENOMEM. */
-int weir_heap_create(struct weir_heap **heap, uint32_t capacity);
+/* For entries 0..capacity-1. allocator: copied, NULL: libc. -EINVAL: half an
+ * allocator; -ENOMEM. */
+int weir_heap_create(struct weir_heap **heap, uint32_t capacity, const weir_allocator *allocator);
 void weir_heap_destroy(struct weir_heap **heap);
 
 static inline bool weir_heap_has(const struct weir_heap *heap, uint32_t entry)

@@ -7,12 +7,13 @@
  * in the key alone.
  *
  *   lru,  mru:  add, use  ─┐
- *                          ├─► struct weir_heap ◄── create, destroy, remove,
+ *                          ├─► struct weir_heap ◄── create(_in), destroy, remove,
  *   fifo, filo: add, use  ─┘                        forget, next (here) */
 
 #include "policy/heap.h"
 
 int weir_heap_policy_create(void **state, uint32_t capacity);
+int weir_heap_policy_create_in(void **state, uint32_t capacity, const weir_allocator *allocator);
 void weir_heap_policy_destroy(void *state);
 void weir_heap_policy_remove(void *state, uint32_t entry); /* forget, too */
 int32_t weir_heap_policy_next(void *state);

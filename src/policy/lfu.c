@@ -3,7 +3,6 @@
 #include "policy/heap.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* Least frequently used first, with dynamic ageing (LFU-DA, Arlitt and others,
  * "Evaluating content management techniques for Web proxy caches", 2000).
@@ -14,6 +13,8 @@
  * climbs past it, without any sweep over the counts. */
 
 struct lfu {
+    struct weir_memory memory;
+    uint32_t capacity;
     struct weir_heap *heap;
     uint64_t *keys; /* [capacity]: of the last use; 0: nothing is known */
     uint64_t age;   /* never falls */
@@ -23,22 +24,34 @@ static void destroy(void *state)
 {
     struct lfu *lfu = state;
     weir_heap_destroy(&lfu->heap);
-    free(lfu->keys);
-    free(lfu);
+    weir_memory_give(&lfu->memory, lfu->keys, lfu->capacity, sizeof *lfu->keys);
+    struct weir_memory memory = lfu->memory;
+    weir_memory_give(&memory, lfu, 1, sizeof *lfu);
 }
 
-static int create(void **state, uint32_t capacity)
+static int create_in(void **state, uint32_t capacity, const weir_allocator *allocator)
 {
-    struct lfu *lfu = calloc(1, sizeof *lfu);
+    struct weir_memory memory;
+    int rc = weir_memory_init(&memory, allocator);
+    if (rc)
+        return rc;
+    struct lfu *lfu = weir_memory_take(&memory, 1, sizeof *lfu);
     if (!lfu)
         return -ENOMEM;
-    lfu->keys = calloc(capacity ? capacity : 1, sizeof *lfu->keys);
-    if (!lfu->keys || weir_heap_create(&lfu->heap, capacity)) {
+    lfu->memory = memory;
+    lfu->capacity = capacity;
+    lfu->keys = weir_memory_take(&lfu->memory, capacity, sizeof *lfu->keys);
+    if (!lfu->keys || weir_heap_create(&lfu->heap, capacity, allocator)) {
         destroy(lfu);
         return -ENOMEM;
     }
     *state = lfu;
     return 0;
+}
+
+static int create(void **state, uint32_t capacity)
+{
+    return create_in(state, capacity, NULL);
 }
 
 static void learn(struct lfu *lfu, const weir_evict_entry *entry)
@@ -89,6 +102,7 @@ static int32_t next(void *state)
 const weir_evict_policy weir_evict_lfu = {
     .name = "lfu",
     .create = create,
+    .create_in = create_in,
     .destroy = destroy,
     .add = add,
     .use = use,

@@ -3,7 +3,6 @@
 #include "policy/heap.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* Segmented LRU (Karedla, Love, Wherry, "Caching strategies to improve disk
  * system performance", 1994).
@@ -33,6 +32,8 @@ struct entry {
 };
 
 struct slru {
+    struct weir_memory memory;
+    uint32_t capacity;
     struct weir_heap *evictable; /* key: used, plus PROTECTED_BIT */
     struct weir_heap *guarded;   /* the protected entries, by used */
     struct entry *entries;       /* [capacity] */
@@ -45,23 +46,35 @@ static void destroy(void *state)
     struct slru *slru = state;
     weir_heap_destroy(&slru->evictable);
     weir_heap_destroy(&slru->guarded);
-    free(slru->entries);
-    free(slru);
+    weir_memory_give(&slru->memory, slru->entries, slru->capacity, sizeof *slru->entries);
+    struct weir_memory memory = slru->memory;
+    weir_memory_give(&memory, slru, 1, sizeof *slru);
 }
 
-static int create(void **state, uint32_t capacity)
+static int create_in(void **state, uint32_t capacity, const weir_allocator *allocator)
 {
-    struct slru *slru = calloc(1, sizeof *slru);
+    struct weir_memory memory;
+    int rc = weir_memory_init(&memory, allocator);
+    if (rc)
+        return rc;
+    struct slru *slru = weir_memory_take(&memory, 1, sizeof *slru);
     if (!slru)
         return -ENOMEM;
-    slru->entries = calloc(capacity ? capacity : 1, sizeof *slru->entries);
-    if (!slru->entries || weir_heap_create(&slru->evictable, capacity) ||
-        weir_heap_create(&slru->guarded, capacity)) {
+    slru->memory = memory;
+    slru->capacity = capacity;
+    slru->entries = weir_memory_take(&slru->memory, capacity, sizeof *slru->entries);
+    if (!slru->entries || weir_heap_create(&slru->evictable, capacity, allocator) ||
+        weir_heap_create(&slru->guarded, capacity, allocator)) {
         destroy(slru);
         return -ENOMEM;
     }
     *state = slru;
     return 0;
+}
+
+static int create(void **state, uint32_t capacity)
+{
+    return create_in(state, capacity, NULL);
 }
 
 static void make_evictable(struct slru *slru, uint32_t entry)
@@ -141,6 +154,7 @@ static int32_t next(void *state)
 const weir_evict_policy weir_evict_slru = {
     .name = "slru",
     .create = create,
+    .create_in = create_in,
     .destroy = destroy,
     .add = add,
     .use = use,

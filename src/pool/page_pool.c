@@ -5,7 +5,6 @@
 #include "pool/step_set.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* The extents hold the free and the offered pages; page p is id p - 1 there.
  *
@@ -14,33 +13,43 @@
  *   USED     no          0…    none (private) or an entry
  *   OFFERED  yes         0     an entry */
 
-#define MAX_PINS (1u << 30)
+#define MAX_PINS ((1u << 30) - 1)
 
 struct page {
-    weir_step_set steps;
     int32_t owner;
-    uint32_t pins;
     uint32_t generation;
-    uint32_t state;
+    uint32_t state : 2;
+    uint32_t pins : 30;
+    struct weir_extent_link link;
 };
 
 struct weir_page_pool {
+    struct weir_memory memory; /* counts itself, too */
     uint32_t n;
     uint32_t n_offered;
     struct weir_extents available;
-    struct page *pages; /* [n + 1]; 0 is the dummy page, never touched */
+    struct page *pages;   /* [n + 1]; 0 is the dummy page, never touched */
+    weir_step_set *steps; /* [n + 1]; NULL: not kept */
 };
 
-int weir_page_pool_create(weir_page_pool **out, uint32_t n_pages)
+int weir_page_pool_create(weir_page_pool **out, uint32_t n_pages, bool keeps_steps,
+                          const weir_allocator *allocator)
 {
-    if (!out || n_pages == 0 || n_pages >= 1u << 30)
+    struct weir_memory memory;
+    if (!out || n_pages == 0 || n_pages >= 1u << 30 || weir_memory_init(&memory, allocator))
         return -EINVAL;
-    weir_page_pool *pool = calloc(1, sizeof *pool);
+    weir_page_pool *pool = weir_memory_take(&memory, 1, sizeof *pool);
     if (!pool)
         return -ENOMEM;
+    pool->memory = memory;
     pool->n = n_pages;
-    pool->pages = calloc((size_t)n_pages + 1, sizeof *pool->pages);
-    if (!pool->pages || weir_extents_create(&pool->available, n_pages)) {
+    size_t n = (size_t)n_pages + 1;
+    pool->pages = weir_memory_take(&pool->memory, n, sizeof *pool->pages);
+    if (keeps_steps)
+        pool->steps = weir_memory_take(&pool->memory, n, sizeof *pool->steps);
+    if (!pool->pages || (keeps_steps && !pool->steps) ||
+        weir_extents_create(&pool->available, n_pages, &pool->pages[1].link, sizeof *pool->pages,
+                            &pool->memory)) {
         weir_page_pool_destroy(&pool);
         return -ENOMEM;
     }
@@ -54,9 +63,12 @@ void weir_page_pool_destroy(weir_page_pool **out)
 {
     if (!out || !*out)
         return;
-    weir_extents_destroy(&(*out)->available);
-    free((*out)->pages);
-    free(*out);
+    weir_page_pool *pool = *out;
+    weir_extents_destroy(&pool->available);
+    weir_memory_give(&pool->memory, pool->pages, (size_t)pool->n + 1, sizeof *pool->pages);
+    weir_memory_give(&pool->memory, pool->steps, (size_t)pool->n + 1, sizeof *pool->steps);
+    struct weir_memory memory = pool->memory;
+    weir_memory_give(&memory, pool, 1, sizeof *pool);
     *out = NULL;
 }
 
@@ -214,14 +226,15 @@ int weir_page_pool_add_steps(weir_page_pool *pool, int32_t id, const weir_step_s
     struct page *page = page_of(pool, id);
     if (!page || !steps)
         return -EINVAL;
-    page->steps = weir_step_set_merge(page->steps, *steps);
+    if (!pool->steps)
+        return -ENOTSUP;
+    pool->steps[id] = weir_step_set_merge(pool->steps[id], *steps);
     return 0;
 }
 
 weir_step_set weir_page_pool_steps(const weir_page_pool *pool, int32_t id)
 {
-    const struct page *page = page_of(pool, id);
-    return page ? page->steps : (weir_step_set){ 0, 0 };
+    return page_of(pool, id) && pool->steps ? pool->steps[id] : (weir_step_set){ 0, 0 };
 }
 
 uint32_t weir_page_pool_size(const weir_page_pool *pool)
@@ -241,10 +254,7 @@ uint32_t weir_page_pool_n_offered(const weir_page_pool *pool)
 
 size_t weir_page_pool_bytes(const weir_page_pool *pool)
 {
-    if (!pool)
-        return 0;
-    return sizeof *pool + ((size_t)pool->n + 1) * sizeof *pool->pages +
-           weir_extents_bytes(&pool->available);
+    return pool ? pool->memory.bytes : 0;
 }
 
 static const char *find_fault(const weir_page_pool *pool)

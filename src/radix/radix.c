@@ -3,9 +3,9 @@
 
 #include "base/extents.h"
 #include "radix/roots.h"
+#include "radix/spans.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
@@ -29,12 +29,13 @@
  *
  * sets one bit and moves nothing: refs stay. Children of a node hang below its
  * last page, in a sibling list; a child is found by a hash table over all
- * nodes, keyed by the parent page and XXH3 of the child's first page.
+ * nodes, keyed by the parent page and XXH3 of the child's first page, spans
+ * included. The hash is not kept: it is needed again only when the node goes.
  *
  * Invariants: free slots are those of the extents; a node lies within used
  * slots and ends where the next node starts or a free slot begins; its parent
- * is a root or the last page of another node; every node is in the table and in
- * its parent's list. */
+ * is a root or the last page of another node; every node is in the bucket of its
+ * hash and in its parent's list. */
 
 struct node { /* valid at a node's first slot */
     int32_t parent;
@@ -42,10 +43,16 @@ struct node { /* valid at a node's first slot */
     int32_t first_child;
     int32_t next;
     int32_t previous;
-    uint32_t hash;
+    int32_t next_in_bucket;
+};
+
+union slot {
+    struct node node;
+    struct weir_extent_link free; /* valid at the first slot of a free extent */
 };
 
 struct weir_radix {
+    struct weir_memory memory; /* counts itself, too */
     uint32_t page_tokens;
     uint32_t max_pages;
     size_t page_bytes; /* of tokens */
@@ -53,39 +60,48 @@ struct weir_radix {
     struct weir_roots *roots;
     struct weir_extents free_slots;
     struct weir_bitmap node_start;
-    struct node *nodes;
-    uint64_t *last_use;
-    int32_t *tokens;
-    int32_t *table; /* first slots of nodes, -1: empty; linear probing */
-    uint32_t table_mask;
+    struct weir_spans spans;
+    union slot *slots;  /* [max_pages] */
+    uint64_t *last_use; /* [max_pages] */
+    int32_t *tokens;    /* [max_pages * page_tokens] */
+    int32_t *buckets;   /* [n_buckets], a power of two: first slots of nodes, -1: none */
+    uint32_t n_buckets;
 };
 
-int weir_radix_create(weir_radix **out, uint32_t page_tokens, uint32_t max_pages)
+int weir_radix_create(weir_radix **out, uint32_t page_tokens, uint32_t max_pages,
+                      const weir_allocator *allocator)
 {
-    if (!out || page_tokens == 0 || page_tokens > 1024 || max_pages == 0 || max_pages >= 1u << 30)
+    struct weir_memory memory;
+    if (!out || page_tokens == 0 || page_tokens > 1024 || max_pages == 0 || max_pages >= 1u << 30 ||
+        weir_memory_init(&memory, allocator))
         return -EINVAL;
-    weir_radix *radix = calloc(1, sizeof *radix);
+    weir_radix *radix = weir_memory_take(&memory, 1, sizeof *radix);
     if (!radix)
         return -ENOMEM;
+    radix->memory = memory;
     radix->page_tokens = page_tokens;
     radix->max_pages = max_pages;
     radix->page_bytes = page_tokens * sizeof(int32_t);
 
-    size_t table_size = 16;
-    while (table_size < (size_t)max_pages * 2)
-        table_size *= 2;
-    radix->table_mask = (uint32_t)(table_size - 1);
-    radix->table = malloc(table_size * sizeof *radix->table);
-    radix->nodes = malloc((size_t)max_pages * sizeof *radix->nodes);
-    radix->last_use = malloc((size_t)max_pages * sizeof *radix->last_use);
-    radix->tokens = malloc((size_t)max_pages * radix->page_bytes);
-    if (!radix->table || !radix->nodes || !radix->last_use || !radix->tokens ||
-        weir_roots_create(&radix->roots) || weir_extents_create(&radix->free_slots, max_pages) ||
-        weir_bitmap_create(&radix->node_start, max_pages)) {
+    /* Two nodes a bucket at worst, if no node is longer than a page. */
+    radix->n_buckets = 16;
+    while (radix->n_buckets <= max_pages / 2)
+        radix->n_buckets *= 2;
+    struct weir_memory *m = &radix->memory;
+    weir_spans_init(&radix->spans, page_tokens, max_pages, m);
+    radix->buckets = weir_memory_take(m, radix->n_buckets, sizeof *radix->buckets);
+    radix->slots = weir_memory_take(m, max_pages, sizeof *radix->slots);
+    radix->last_use = weir_memory_take(m, max_pages, sizeof *radix->last_use);
+    radix->tokens = weir_memory_take(m, max_pages, radix->page_bytes);
+    if (!radix->buckets || !radix->slots || !radix->last_use || !radix->tokens ||
+        weir_roots_create(&radix->roots, m) ||
+        weir_extents_create(&radix->free_slots, max_pages, &radix->slots[0].free,
+                            sizeof *radix->slots, m) ||
+        weir_bitmap_create(&radix->node_start, max_pages, m)) {
         weir_radix_destroy(&radix);
         return -ENOMEM;
     }
-    memset(radix->table, 0xff, table_size * sizeof *radix->table);
+    memset(radix->buckets, 0xff, radix->n_buckets * sizeof *radix->buckets);
     *out = radix;
     return 0;
 }
@@ -95,14 +111,17 @@ void weir_radix_destroy(weir_radix **out)
     if (!out || !*out)
         return;
     weir_radix *radix = *out;
+    struct weir_memory *m = &radix->memory;
     weir_roots_destroy(&radix->roots);
+    weir_spans_destroy(&radix->spans);
     weir_extents_destroy(&radix->free_slots);
     weir_bitmap_destroy(&radix->node_start);
-    free(radix->nodes);
-    free(radix->last_use);
-    free(radix->tokens);
-    free(radix->table);
-    free(radix);
+    weir_memory_give(m, radix->slots, radix->max_pages, sizeof *radix->slots);
+    weir_memory_give(m, radix->last_use, radix->max_pages, sizeof *radix->last_use);
+    weir_memory_give(m, radix->tokens, radix->max_pages, radix->page_bytes);
+    weir_memory_give(m, radix->buckets, radix->n_buckets, sizeof *radix->buckets);
+    struct weir_memory memory = *m;
+    weir_memory_give(&memory, radix, 1, sizeof *radix);
     *out = NULL;
 }
 
@@ -129,9 +148,14 @@ static int32_t *page_tokens_of(const weir_radix *radix, int32_t ref)
     return radix->tokens + (size_t)ref * radix->page_tokens;
 }
 
+static struct node *node_at(const weir_radix *radix, uint32_t slot)
+{
+    return &radix->slots[slot].node;
+}
+
 static uint32_t last_page(const weir_radix *radix, uint32_t node)
 {
-    return node + radix->nodes[node].n_pages - 1;
+    return node + node_at(radix, node)->n_pages - 1;
 }
 
 /* The head of the list of nodes below a place; NULL below a page that is not
@@ -141,55 +165,54 @@ static int32_t *children_of(const weir_radix *radix, int32_t place)
     if (place < 0)
         return weir_roots_first_child(radix->roots, place);
     uint32_t node = node_of(radix, place);
-    return last_page(radix, node) == (uint32_t)place ? &radix->nodes[node].first_child : NULL;
-}
-
-static uint32_t hash_of(const weir_radix *radix, int32_t parent, const int32_t *tokens)
-{
-    return (uint32_t)XXH3_64bits_withSeed(tokens, radix->page_bytes, (uint32_t)parent);
+    return last_page(radix, node) == (uint32_t)place ? &node_at(radix, node)->first_child : NULL;
 }
 
 /* ---- The table of nodes -------------------------------------------------- */
 
+/* Of the node below `parent` that begins with this page. */
+static int32_t *bucket_of(const weir_radix *radix, int32_t parent, const int32_t *tokens,
+                          uint64_t spans_hash)
+{
+    uint64_t seed = (uint32_t)parent + spans_hash;
+    uint64_t hash = XXH3_64bits_withSeed(tokens, radix->page_bytes, seed);
+    return &radix->buckets[hash & (radix->n_buckets - 1)];
+}
+
+static int32_t *bucket_of_node(const weir_radix *radix, uint32_t node)
+{
+    return bucket_of(radix, node_at(radix, node)->parent, page_tokens_of(radix, (int32_t)node),
+                     weir_spans_hash(&radix->spans, (int32_t)node));
+}
+
 static void table_add(weir_radix *radix, uint32_t node)
 {
-    uint32_t i = radix->nodes[node].hash & radix->table_mask;
-    while (radix->table[i] >= 0)
-        i = (i + 1) & radix->table_mask;
-    radix->table[i] = (int32_t)node;
+    int32_t *bucket = bucket_of_node(radix, node);
+    node_at(radix, node)->next_in_bucket = *bucket;
+    *bucket = (int32_t)node;
 }
 
 static void table_remove(weir_radix *radix, uint32_t node)
 {
-    uint32_t mask = radix->table_mask;
-    uint32_t hole = radix->nodes[node].hash & mask;
-    while (radix->table[hole] != (int32_t)node)
-        hole = (hole + 1) & mask;
-    /* Move back what a search would no longer reach across the hole. */
-    for (uint32_t i = (hole + 1) & mask; radix->table[i] >= 0; i = (i + 1) & mask) {
-        uint32_t home = radix->nodes[radix->table[i]].hash & mask;
-        if (((i - home) & mask) >= ((i - hole) & mask)) {
-            radix->table[hole] = radix->table[i];
-            hole = i;
-        }
-    }
-    radix->table[hole] = -1;
+    int32_t *link = bucket_of_node(radix, node);
+    while (*link != (int32_t)node)
+        link = &node_at(radix, (uint32_t)*link)->next_in_bucket;
+    *link = node_at(radix, node)->next_in_bucket;
 }
 
-/* Enters a new node into the table and its parent's list. Its tokens are set. */
+/* Enters a new node into the table and its parent's list. Its tokens and spans are set. */
 static void link_node(weir_radix *radix, uint32_t node, int32_t parent, uint32_t n_pages)
 {
     int32_t *head = children_of(radix, parent);
-    radix->nodes[node] = (struct node){
+    *node_at(radix, node) = (struct node){
         .parent = parent,
         .n_pages = n_pages,
         .first_child = -1,
         .next = *head,
         .previous = -1,
-        .hash = hash_of(radix, parent, page_tokens_of(radix, (int32_t)node)),
     };
     if (*head >= 0)
-        radix->nodes[*head].previous = (int32_t)node;
+        node_at(radix, (uint32_t)*head)->previous = (int32_t)node;
     *head = (int32_t)node;
     weir_bitmap_set(&radix->node_start, node);
     table_add(radix, node);
@@ -197,12 +220,12 @@ static void link_node(weir_radix *radix, uint32_t node, int32_t parent, uint32_t
 
 static void unlink_node(weir_radix *radix, uint32_t node)
 {
-    struct node *n = &radix->nodes[node];
+    struct node *n = node_at(radix, node);
     table_remove(radix, node);
     if (n->next >= 0)
-        radix->nodes[n->next].previous = n->previous;
+        node_at(radix, (uint32_t)n->next)->previous = n->previous;
     if (n->previous >= 0)
-        radix->nodes[n->previous].next = n->next;
+        node_at(radix, (uint32_t)n->previous)->next = n->next;
     else
         *children_of(radix, n->parent) = n->next;
     weir_bitmap_clear(&radix->node_start, node);
@@ -217,11 +240,11 @@ static void split_after(weir_radix *radix, int32_t ref)
     uint32_t upper = node_of(radix, ref);
     uint32_t lower = (uint32_t)ref + 1;
     uint32_t n_lower = last_page(radix, upper) - (uint32_t)ref;
-    int32_t children = radix->nodes[upper].first_child;
-    radix->nodes[upper].n_pages -= n_lower;
-    radix->nodes[upper].first_child = -1;
+    int32_t children = node_at(radix, upper)->first_child;
+    node_at(radix, upper)->n_pages -= n_lower;
+    node_at(radix, upper)->first_child = -1;
     link_node(radix, lower, ref, n_lower);
-    radix->nodes[lower].first_child = children;
+    node_at(radix, lower)->first_child = children;
 }
 
 /* ---- Roots --------------------------------------------------------------- */
@@ -258,58 +281,68 @@ void weir_radix_release_root(weir_radix *radix, int32_t root)
 
 /* ---- Matching ------------------------------------------------------------ */
 
-/* How many leading pages of `tokens`, at most n, equal the pages from `ref` on. */
-static uint32_t equal_pages(const weir_radix *radix, int32_t ref, const int32_t *tokens, uint32_t n)
+/* A place in a part: its pages from `page` on. */
+static const int32_t *tokens_at(const weir_radix *radix, const weir_part *part, size_t page)
 {
-    const int32_t *mine = page_tokens_of(radix, ref);
-    if (memcmp(mine, tokens, n * radix->page_bytes) == 0)
-        return n;
-    uint32_t equal = 0;
-    while (memcmp(mine + (size_t)equal * radix->page_tokens,
-                  tokens + (size_t)equal * radix->page_tokens, radix->page_bytes) == 0)
-        equal++;
-    return equal;
+    return part->tokens + page * radix->page_tokens;
 }
 
-/* The pages that continue `place` and equal the key: *first and their number,
- * at most n, all of one node. */
-static uint32_t step_down(const weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n,
-                          int32_t *first)
+/* How many leading pages of the part's from `page` on, at most n, equal the pages
+ * from `ref` on. */
+static uint32_t equal_pages(const weir_radix *radix, int32_t ref, const weir_part *part,
+                            size_t page, uint32_t n)
+{
+    const int32_t *mine = page_tokens_of(radix, ref);
+    const int32_t *yours = tokens_at(radix, part, page);
+    uint32_t equal = n;
+    if (memcmp(mine, yours, n * radix->page_bytes) != 0) {
+        equal = 0;
+        while (memcmp(mine + (size_t)equal * radix->page_tokens,
+                      yours + (size_t)equal * radix->page_tokens, radix->page_bytes) == 0)
+            equal++;
+    }
+    if (part->n_spans == 0 && radix->spans.n_used == 0)
+        return equal;
+    return weir_spans_equal(&radix->spans, ref, equal, part, page);
+}
+
+/* The pages that continue `place` and equal the part's from `page` on: *first and
+ * their number, at most n, all of one node. */
+static uint32_t step_down(const weir_radix *radix, int32_t place, const weir_part *part,
+                          size_t page, uint32_t n, int32_t *first)
 {
     if (place >= 0) {
         uint32_t last = last_page(radix, node_of(radix, place));
         uint32_t rest = last - (uint32_t)place;
         if (rest) {
             *first = place + 1;
-            return equal_pages(radix, place + 1, tokens, rest < n ? rest : n);
+            return equal_pages(radix, place + 1, part, page, rest < n ? rest : n);
         }
     }
-    uint32_t hash = hash_of(radix, place, tokens);
-    for (uint32_t i = hash & radix->table_mask; radix->table[i] >= 0;
-         i = (i + 1) & radix->table_mask) {
-        const struct node *node = &radix->nodes[radix->table[i]];
-        if (node->hash != hash || node->parent != place)
+    int32_t at = *bucket_of(radix, place, tokens_at(radix, part, page),
+                            weir_spans_hash_part(&radix->spans, part, page));
+    for (; at >= 0; at = node_at(radix, (uint32_t)at)->next_in_bucket) {
+        const struct node *node = node_at(radix, (uint32_t)at);
+        if (node->parent != place)
             continue;
-        *first = radix->table[i];
-        uint32_t equal = equal_pages(radix, *first, tokens, node->n_pages < n ? node->n_pages : n);
+        uint32_t equal = equal_pages(radix, at, part, page, node->n_pages < n ? node->n_pages : n);
+        *first = at;
         if (equal)
             return equal;
     }
     return 0;
 }
 
-uint32_t weir_radix_peek(const weir_radix *radix, int32_t place, const int32_t *tokens,
-                         size_t n_tokens, int32_t *refs, uint32_t capacity)
+/* Of a part that is sound and a place that exists. */
+static uint32_t find(const weir_radix *radix, int32_t place, const weir_part *part, int32_t *refs,
+                     uint32_t capacity)
 {
-    if (!radix || !is_place(radix, place) || (n_tokens && !tokens))
-        return 0;
-    size_t whole = n_tokens / radix->page_tokens;
+    size_t whole = part->n_tokens / radix->page_tokens;
     uint32_t n = whole < capacity ? (uint32_t)whole : capacity;
     uint32_t found = 0;
     while (found < n) {
         int32_t first;
-        uint32_t equal =
-            step_down(radix, place, tokens + (size_t)found * radix->page_tokens, n - found, &first);
+        uint32_t equal = step_down(radix, place, part, found, n - found, &first);
         if (equal == 0)
             break;
         if (refs)
@@ -321,10 +354,18 @@ uint32_t weir_radix_peek(const weir_radix *radix, int32_t place, const int32_t *
     return found;
 }
 
-uint32_t weir_radix_match(weir_radix *radix, int32_t place, const int32_t *tokens, size_t n_tokens,
-                          int32_t *refs, uint32_t capacity)
+uint32_t weir_radix_peek(const weir_radix *radix, int32_t place, const weir_part *part,
+                         int32_t *refs, uint32_t capacity)
 {
-    uint32_t found = weir_radix_peek(radix, place, tokens, n_tokens, refs, capacity);
+    if (!radix || !part || !is_place(radix, place) || !weir_spans_part_is_sound(part))
+        return 0;
+    return find(radix, place, part, refs, capacity);
+}
+
+uint32_t weir_radix_match(weir_radix *radix, int32_t place, const weir_part *part, int32_t *refs,
+                          uint32_t capacity)
+{
+    uint32_t found = weir_radix_peek(radix, place, part, refs, capacity);
     if (refs)
         weir_radix_touch(radix, refs, found);
     return found;
@@ -342,27 +383,36 @@ void weir_radix_touch(weir_radix *radix, const int32_t *refs, uint32_t n)
 
 /* ---- Changing ------------------------------------------------------------ */
 
+/* Writes what n pages from `ref` on are: the part's from `page` on. */
+static void fill(weir_radix *radix, int32_t ref, const weir_part *part, size_t page, uint32_t n)
+{
+    memcpy(page_tokens_of(radix, ref), tokens_at(radix, part, page), n * radix->page_bytes);
+    if (part->n_spans)
+        weir_spans_add(&radix->spans, ref, n, part, page);
+}
+
 /* Puts up to n pages behind the last page of a leaf, into the slots that
  * follow it, and returns how many. */
-static uint32_t append(weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n)
+static uint32_t append(weir_radix *radix, int32_t place, const weir_part *part, size_t page,
+                       uint32_t n)
 {
     uint32_t slot = (uint32_t)place + 1;
     if (place < 0 || slot >= radix->max_pages || !weir_extents_has(&radix->free_slots, slot))
         return 0;
-    struct node *node = &radix->nodes[node_of(radix, place)];
+    struct node *node = node_at(radix, node_of(radix, place));
     if (node->first_child >= 0)
         return 0;
     struct weir_extent extent = weir_extents_around(&radix->free_slots, slot);
     uint32_t length = extent.length < n ? extent.length : n;
     weir_extents_remove(&radix->free_slots, slot, length);
-    memcpy(page_tokens_of(radix, (int32_t)slot), tokens, length * radix->page_bytes);
+    fill(radix, (int32_t)slot, part, page, length);
     node->n_pages += length;
     return length;
 }
 
 /* Puts up to n pages into a node of their own below `place`. */
-static uint32_t branch(weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n,
-                       int32_t *first)
+static uint32_t branch(weir_radix *radix, int32_t place, const weir_part *part, size_t page,
+                       uint32_t n, int32_t *first)
 {
     struct weir_extent extent = weir_extents_best_fit(&radix->free_slots, n);
     if (extent.length == 0)
@@ -370,20 +420,30 @@ static uint32_t branch(weir_radix *radix, int32_t place, const int32_t *tokens, 
     uint32_t length = extent.length < n ? extent.length : n;
     weir_extents_remove(&radix->free_slots, extent.start, length);
     *first = (int32_t)extent.start;
-    memcpy(page_tokens_of(radix, *first), tokens, length * radix->page_bytes);
+    fill(radix, *first, part, page, length);
     link_node(radix, extent.start, place, length);
     return length;
 }
 
-int weir_radix_insert(weir_radix *radix, int32_t place, const int32_t *tokens, uint32_t n_pages,
-                      int32_t *refs, uint32_t *n_there)
+int weir_radix_insert(weir_radix *radix, int32_t place, const weir_part *part, int32_t *refs,
+                      uint32_t *n_there)
 {
-    if (!radix || !n_there || !is_place(radix, place) || (n_pages && (!tokens || !refs)))
+    if (!radix || !n_there || !part || !is_place(radix, place) || !weir_spans_part_is_sound(part))
         return -EINVAL;
-    uint32_t found =
-        weir_radix_peek(radix, place, tokens, (size_t)n_pages * radix->page_tokens, refs, n_pages);
+    size_t whole = part->n_tokens / radix->page_tokens;
+    if (whole && !refs)
+        return -EINVAL;
+    if (whole > radix->max_pages)
+        return -ENOSPC;
+    uint32_t n_pages = (uint32_t)whole;
+    uint32_t found = find(radix, place, part, refs, n_pages);
     if (n_pages - found > radix->free_slots.n_present)
         return -ENOSPC;
+    if (part->n_spans) {
+        int rc = weir_spans_make_room(&radix->spans, weir_spans_count(&radix->spans, part, found));
+        if (rc)
+            return -ENOMEM;
+    }
     if (found)
         place = refs[found - 1];
 
@@ -391,11 +451,10 @@ int weir_radix_insert(weir_radix *radix, int32_t place, const int32_t *tokens, u
     if (done < n_pages && place >= 0 && last_page(radix, node_of(radix, place)) != (uint32_t)place)
         split_after(radix, place);
     while (done < n_pages) {
-        const int32_t *rest = tokens + (size_t)done * radix->page_tokens;
         int32_t first = place + 1;
-        uint32_t length = append(radix, place, rest, n_pages - done);
+        uint32_t length = append(radix, place, part, done, n_pages - done);
         if (length == 0)
-            length = branch(radix, place, rest, n_pages - done, &first);
+            length = branch(radix, place, part, done, n_pages - done, &first);
         for (uint32_t i = 0; i < length; i++)
             refs[done + i] = first + (int32_t)i;
         done += length;
@@ -411,10 +470,11 @@ int weir_radix_remove(weir_radix *radix, int32_t ref)
     if (!radix || !is_page(radix, ref))
         return -EINVAL;
     uint32_t node = node_of(radix, ref);
-    if (last_page(radix, node) != (uint32_t)ref || radix->nodes[node].first_child >= 0)
+    if (last_page(radix, node) != (uint32_t)ref || node_at(radix, node)->first_child >= 0)
         return -EBUSY;
-    if (--radix->nodes[node].n_pages == 0)
+    if (--node_at(radix, node)->n_pages == 0)
         unlink_node(radix, node);
+    weir_spans_remove(&radix->spans, ref);
     weir_extents_add(&radix->free_slots, (uint32_t)ref);
     return 0;
 }
@@ -425,7 +485,9 @@ int32_t weir_radix_parent(const weir_radix *radix, int32_t ref)
 {
     if (!radix || !is_page(radix, ref))
         return WEIR_RADIX_NONE;
-    return weir_bitmap_test(&radix->node_start, (uint32_t)ref) ? radix->nodes[ref].parent : ref - 1;
+    return weir_bitmap_test(&radix->node_start, (uint32_t)ref)
+               ? node_at(radix, (uint32_t)ref)->parent
+               : ref - 1;
 }
 
 int32_t weir_radix_first_child(const weir_radix *radix, int32_t place)
@@ -440,7 +502,7 @@ int32_t weir_radix_next_sibling(const weir_radix *radix, int32_t ref)
 {
     if (!radix || !is_page(radix, ref) || !weir_bitmap_test(&radix->node_start, (uint32_t)ref))
         return WEIR_RADIX_NONE;
-    return radix->nodes[ref].next;
+    return node_at(radix, (uint32_t)ref)->next;
 }
 
 const int32_t *weir_radix_tokens(const weir_radix *radix, int32_t ref)
@@ -465,28 +527,55 @@ uint32_t weir_radix_pages(const weir_radix *radix)
 
 size_t weir_radix_bytes(const weir_radix *radix)
 {
-    if (!radix)
+    return radix ? radix->memory.bytes : 0;
+}
+
+uint64_t weir_radix_hash(const weir_radix *radix, int32_t ref)
+{
+    if (!radix || !is_page(radix, ref))
         return 0;
-    return sizeof *radix + weir_roots_bytes(radix->roots) + weir_extents_bytes(&radix->free_slots) +
-           radix->node_start.bytes + ((size_t)radix->table_mask + 1) * sizeof *radix->table +
-           (size_t)radix->max_pages *
-               (sizeof *radix->nodes + sizeof *radix->last_use + radix->page_bytes);
+    return XXH3_64bits_withSeed(page_tokens_of(radix, ref), radix->page_bytes,
+                                weir_spans_hash(&radix->spans, ref));
+}
+
+/* ---- Room for spans ------------------------------------------------------ */
+
+size_t weir_radix_count_spans(const weir_radix *radix, const weir_part *part)
+{
+    if (!radix || !part || !weir_spans_part_is_sound(part))
+        return 0;
+    return weir_spans_count(&radix->spans, part, 0);
+}
+
+int weir_radix_hold_spans(weir_radix *radix, size_t n)
+{
+    return radix ? weir_spans_hold(&radix->spans, n) : -EINVAL;
+}
+
+void weir_radix_release_spans(weir_radix *radix, size_t n)
+{
+    if (radix)
+        weir_spans_release(&radix->spans, n);
+}
+
+size_t weir_radix_spans_held(const weir_radix *radix)
+{
+    return radix ? radix->spans.n_held : 0;
 }
 
 /* ---- Checking ------------------------------------------------------------ */
 
 static bool in_table(const weir_radix *radix, uint32_t node)
 {
-    for (uint32_t i = radix->nodes[node].hash & radix->table_mask; radix->table[i] >= 0;
-         i = (i + 1) & radix->table_mask)
-        if (radix->table[i] == (int32_t)node)
-            return true;
-    return false;
+    int32_t at = *bucket_of_node(radix, node);
+    while (at >= 0 && at != (int32_t)node)
+        at = node_at(radix, (uint32_t)at)->next_in_bucket;
+    return at >= 0;
 }
 
 static const char *node_fault(const weir_radix *radix, uint32_t node)
 {
-    const struct node *n = &radix->nodes[node];
+    const struct node *n = node_at(radix, node);
     if (n->n_pages == 0 || last_page(radix, node) >= radix->max_pages)
         return "radix: a node's length is wrong";
     for (uint32_t slot = node; slot <= last_page(radix, node); slot++) {
@@ -499,15 +588,13 @@ static const char *node_fault(const weir_radix *radix, uint32_t node)
         return "radix: a node's parent does not exist";
     if (!children_of(radix, n->parent))
         return "radix: a node's parent is not the last page of its node";
-    if (n->hash != hash_of(radix, n->parent, page_tokens_of(radix, (int32_t)node)))
-        return "radix: a node's hash is not that of its first page";
     if (!in_table(radix, node))
-        return "radix: a node is not in the table";
-    for (int32_t child = n->first_child; child >= 0; child = radix->nodes[child].next)
-        if (radix->nodes[child].parent != (int32_t)last_page(radix, node))
+        return "radix: a node is not in the bucket of its first page";
+    for (int32_t child = n->first_child; child >= 0; child = node_at(radix, (uint32_t)child)->next)
+        if (node_at(radix, (uint32_t)child)->parent != (int32_t)last_page(radix, node))
             return "radix: a child does not know its parent";
-    int32_t *before =
-        n->previous >= 0 ? &radix->nodes[n->previous].next : children_of(radix, n->parent);
+    int32_t *before = n->previous >= 0 ? &node_at(radix, (uint32_t)n->previous)->next
+                                       : children_of(radix, n->parent);
     if (*before != (int32_t)node)
         return "radix: a node is not in its parent's list";
     return NULL;
@@ -521,11 +608,18 @@ static const char *find_fault(const weir_radix *radix)
         const char *fault = node_fault(radix, node);
         if (fault)
             return fault;
-        n_pages += radix->nodes[node].n_pages;
+        n_pages += node_at(radix, node)->n_pages;
         n_nodes++;
     }
-    for (uint32_t i = 0; i <= radix->table_mask; i++)
-        n_entries += radix->table[i] >= 0;
+    for (uint32_t i = 0; i < radix->n_buckets; i++)
+        for (int32_t at = radix->buckets[i]; at >= 0 && n_entries <= n_nodes;
+             at = node_at(radix, (uint32_t)at)->next_in_bucket)
+            n_entries++;
+    if (radix->spans.capacity)
+        for (uint32_t ref = weir_bitmap_next(&radix->spans.pages, 0); ref != WEIR_BITMAP_NONE;
+             ref = weir_bitmap_next(&radix->spans.pages, ref + 1))
+            if (!is_page(radix, (int32_t)ref))
+                return "radix: a page that is not there has spans";
     if (n_pages != weir_radix_pages(radix))
         return "radix: used slots belong to no node";
     if (n_entries != n_nodes)
@@ -539,6 +633,8 @@ int weir_radix_check(const weir_radix *radix, const char **reason)
         return -EINVAL;
     const char *text = NULL;
     int rc = weir_extents_check(&radix->free_slots, &text);
+    if (!rc)
+        rc = weir_spans_check(&radix->spans, &text);
     if (!rc && (text = find_fault(radix)))
         rc = -EIO;
     if (rc && reason)

@@ -9,16 +9,17 @@
  *                              ·       │    (below -1) are told apart by sign
  *                              free ───┘
  *
- * A root lives while it has pages or is held. Namespaces are few and come
- * seldom, so roots may allocate. */
+ * A root lives while it has pages or is held. Making one may allocate; finding
+ * one never does. */
+
+#include "base/memory.h"
 
 #include <weir/key.h>
 
-#include <stddef.h>
-
 struct weir_roots;
 
-int weir_roots_create(struct weir_roots **roots);
+/* `memory` must outlive them. -ENOMEM. */
+int weir_roots_create(struct weir_roots **roots, struct weir_memory *memory);
 void weir_roots_destroy(struct weir_roots **roots);
 
 /* The place of a namespace's root. find: -ENOENT. add: makes it, with nothing
@@ -39,8 +40,6 @@ int32_t *weir_roots_first_child(struct weir_roots *roots, int32_t place);
 void weir_roots_hold(struct weir_roots *roots, int32_t place);
 void weir_roots_release(struct weir_roots *roots, int32_t place);
 void weir_roots_free_if_unused(struct weir_roots *roots, int32_t place);
-
-size_t weir_roots_bytes(const struct weir_roots *roots);
 
 static inline uint32_t weir_root_number(int32_t place)
 {

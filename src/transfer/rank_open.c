@@ -119,9 +119,9 @@ static int open_queues(struct weir_rank *rank)
         rank->held = malloc(n_held * sizeof *rank->held);
     int rc = rank->writes && rank->items && (rank->held || n_held == 0) ? 0 : -ENOMEM;
     if (rc == 0 && n_held > 0)
-        rc = weir_bitmap_create(&rank->device_seen, rank->geometry->device_pages);
+        rc = weir_bitmap_create(&rank->device_seen, rank->geometry->device_pages, NULL);
     if (rc == 0 && n_held > 0)
-        rc = weir_bitmap_create(&rank->host_seen, rank->geometry->host_pages);
+        rc = weir_bitmap_create(&rank->host_seen, rank->geometry->host_pages, NULL);
     if (rc) {
         weir_log_line(&rank->log, WEIR_LOG_ERROR,
                       "no memory for %u write-backs and %u moves in flight", rank->max_writes,
