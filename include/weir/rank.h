@@ -56,7 +56,9 @@ typedef struct weir_rank weir_rank;
  *   exclusive_sms   the forward pass needs every SM; default false
  *   captured_waits  makes the events that weir_rank_capture_wait needs, one a
  *                   slot and layer; default false
- *   log             default: silent; kept by the rank */
+ *   log             default: silent; kept by the rank
+ *   allocator       of the rank's tables; default: the C library's. The pools and
+ *                   what the device keeps for itself do not come from there */
 typedef struct weir_rank_params {
     uint32_t struct_size;
     weir_host_layout host_layout;
@@ -76,6 +78,7 @@ typedef struct weir_rank_params {
     bool exclusive_sms;
     bool captured_waits;
     weir_log log;
+    weir_allocator allocator;
 } weir_rank_params;
 
 WEIR_API void weir_rank_params_init(weir_rank_params *params) WEIR_NOEXCEPT;

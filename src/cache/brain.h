@@ -63,8 +63,7 @@ enum entry_flag {
 struct entry {
     int32_t page[N_TIERS]; /* 0: no copy there */
     uint32_t kids_hot[N_TIERS];
-    uint64_t writer;    /* step that computes it; 0: none in flight */
-    uint64_t load_step; /* with LOADING: step whose load it is; 0: none yet */
+    uint64_t writer; /* step that computes it; 0: none in flight */
     uint32_t hits;
     uint32_t depth;
     uint32_t flags;
@@ -88,9 +87,10 @@ struct tier {
 
 /* What a device page is doing, beside what the pool knows. */
 struct device_page {
-    uint32_t users;  /* sequences that hold it */
-    int32_t partner; /* host page of the ticket that moves it */
-    int32_t next;    /* next device page of that ticket, 0: last */
+    uint64_t load_step; /* its entry is LOADING: step whose load it is; 0: none yet */
+    uint32_t users;     /* sequences that hold it */
+    int32_t partner;    /* host page of the ticket that moves it */
+    int32_t next;       /* next device page of that ticket, 0: last */
 };
 
 /* A chain of device pages through device_page.next, in order. */
@@ -227,6 +227,12 @@ struct weir_cache {
 int weir_tier_create(weir_cache *cache, enum tier_id id, uint32_t n_pages, uint32_t most,
                      double offered, const weir_evict_policy *policy);
 void weir_tier_destroy(weir_cache *cache, enum tier_id id);
+
+/* Of an entry that is LOADING, which has a device page. */
+static inline uint64_t *load_step_of(const weir_cache *cache, const struct entry *entry)
+{
+    return &cache->device_pages[entry->page[DEVICE]].load_step;
+}
 
 /* A host copy that can be loaded. */
 static inline bool entry_on_host(const struct entry *entry)

@@ -48,7 +48,7 @@ static void tally_all(const weir_cache *cache, struct tally *tally)
             continue;
         tally->n_live++;
         tally->n_cleaning += (entry->flags & ENTRY_CLEANING) != 0;
-        if ((entry->flags & ENTRY_LOADING) && entry->load_step == 0) {
+        if ((entry->flags & ENTRY_LOADING) && *load_step_of(cache, entry) == 0) {
             tally->pins[DEVICE][entry->page[DEVICE]]++;
             tally->pins[HOST][entry->page[HOST]]++;
         }
@@ -212,7 +212,7 @@ static void mix_entry(const weir_cache *cache, uint64_t *digest, int32_t ref)
         e->page[DEVICE] ? cache->tiers[DEVICE].since[e->page[DEVICE]] : 0,
         e->page[HOST] ? cache->tiers[HOST].since[e->page[HOST]] : 0,
         e->writer,
-        e->load_step,
+        e->flags & ENTRY_LOADING ? *load_step_of(cache, e) : 0,
         e->hits,
         e->depth,
         e->flags,

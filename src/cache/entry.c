@@ -10,9 +10,9 @@ void weir_entry_start_load(weir_cache *cache, int32_t ref, int32_t page)
 {
     struct entry *entry = &cache->entries[ref];
     entry->flags |= ENTRY_LOADING;
-    entry->load_step = 0;
     entry->writer = 0;
     weir_tier_gain(cache, DEVICE, ref, page);
+    *load_step_of(cache, entry) = 0;
     weir_tier_pin(cache, DEVICE, page);
     weir_tier_pin(cache, HOST, entry->page[HOST]);
 }
@@ -33,7 +33,7 @@ void weir_entry_cancel_load(weir_cache *cache, int32_t ref)
 static void remove_leaf(weir_cache *cache, int32_t ref)
 {
     struct entry *entry = &cache->entries[ref];
-    if ((entry->flags & ENTRY_LOADING) && entry->load_step == 0)
+    if ((entry->flags & ENTRY_LOADING) && *load_step_of(cache, entry) == 0)
         weir_entry_cancel_load(cache, ref);
     for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
         int32_t page = entry->page[id];

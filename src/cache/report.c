@@ -59,7 +59,6 @@ static void finish_load(weir_cache *cache, struct flight *flight)
         int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, page);
         if (ref >= 0) {
             cache->entries[ref].flags &= ~(uint32_t)ENTRY_LOADING;
-            cache->entries[ref].load_step = 0;
             if (flight->load_failed)
                 cache->wanted[n_failed++] = ref;
         }

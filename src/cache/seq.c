@@ -181,7 +181,7 @@ static void let_go(weir_cache *cache, const struct seq *seq, const struct seq_pa
     if (sp->ref < 0)
         return;
     const struct entry *entry = &cache->entries[sp->ref];
-    if ((entry->flags & ENTRY_LOADING) && entry->load_step == 0 &&
+    if ((entry->flags & ENTRY_LOADING) && *load_step_of(cache, entry) == 0 &&
         cache->device_pages[entry->page[DEVICE]].users == 0)
         weir_entry_cancel_load(cache, sp->ref);
 }

@@ -121,14 +121,15 @@ static void settle_loads(weir_cache *cache, struct seq *seq, struct flight *flig
         if (ref < 0 || !(cache->entries[ref].flags & ENTRY_LOADING))
             continue;
         struct entry *entry = &cache->entries[ref];
-        if (entry->load_step == 0) {
+        uint64_t *load_step = load_step_of(cache, entry);
+        if (*load_step == 0) {
             int32_t page = entry->page[DEVICE];
-            entry->load_step = draft->step;
+            *load_step = draft->step;
             weir_chain_push(cache, &flight->loads, page, entry->page[HOST]);
             draft->load_fences = weir_step_set_merge(
                 draft->load_fences, weir_page_pool_steps(cache->tiers[DEVICE].pool, page));
         }
-        seq->joins = weir_step_set_add(seq->joins, entry->load_step);
+        seq->joins = weir_step_set_add(seq->joins, *load_step);
     }
     seq->n_load_scan = 0;
     draft->joins = weir_step_set_merge(draft->joins, seq->joins);

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -200,14 +199,16 @@ int weir_host_memory_create(struct weir_host_memory **memory, weir_device *devic
         return -ENOSPC;
     }
 
-    struct weir_host_memory *made = malloc(sizeof *made);
+    struct weir_host_memory *made = weir_memory_take(params->memory, 1, sizeof *made);
     unsigned char *base = made ? map_bytes(bytes) : NULL;
     if (!base) {
         weir_log_line(log, WEIR_LOG_ERROR, "host pool: mapping %" PRIu64 " bytes failed", bytes);
-        free(made);
+        weir_memory_give(params->memory, made, 1, sizeof *made);
         return -ENOMEM;
     }
-    *made = (struct weir_host_memory){ .base = base, .bytes = bytes, .device = device };
+    *made = (struct weir_host_memory){
+        .base = base, .bytes = bytes, .device = device, .memory = params->memory
+    };
     prefer_node(base, bytes, device->numa_node);
     touch_all(base, bytes, params->touch_threads, page);
 
@@ -215,7 +216,7 @@ int weir_host_memory_create(struct weir_host_memory **memory, weir_device *devic
     int rc = pin_by_halves(made, chunk_unit(params->granule, page), limit, log);
     if (rc) {
         munmap(base, bytes);
-        free(made);
+        weir_memory_give(params->memory, made, 1, sizeof *made);
         return rc;
     }
     *memory = made;
@@ -228,6 +229,6 @@ void weir_host_memory_destroy(struct weir_host_memory **memory)
         return;
     unpin(*memory, (*memory)->bytes);
     munmap((*memory)->base, (*memory)->bytes);
-    free(*memory);
+    weir_memory_give((*memory)->memory, *memory, 1, sizeof **memory);
     *memory = NULL;
 }

@@ -16,6 +16,7 @@
  * granule and of the host's page, or more than bytes; every byte belongs to
  * exactly one registration of the device. Constant after create. */
 
+#include "base/memory.h"
 #include "device/device.h"
 
 struct weir_host_memory {
@@ -23,6 +24,7 @@ struct weir_host_memory {
     uint64_t bytes;
     uint64_t chunk_bytes; /* may exceed bytes: then there is one chunk */
     weir_device *device;
+    struct weir_memory *memory;
 };
 
 /*   bytes          wanted, 1 or more; rounded up to the host's page
@@ -31,13 +33,16 @@ struct weir_host_memory {
  *   bytes_limit    the most bytes that may be taken; 0: no limit
  *   chunk_limit    the largest chunk to try; 0: 256 GiB, below what drivers
  *                  are known to refuse
- *   touch_threads  0: one a processor, at most 16; more than 64 count as 64 */
+ *   touch_threads  0: one a processor, at most 16; more than 64 count as 64
+ *   memory         of what is kept beside the bytes themselves, must outlive
+ *                  them; NULL: libc */
 struct weir_host_memory_params {
     uint64_t bytes;
     uint64_t granule;
     uint64_t bytes_limit;
     uint64_t chunk_limit;
     uint32_t touch_threads;
+    struct weir_memory *memory;
 };
 
 /* Maps, on the device's NUMA node if the host has a choice, touches and pins. A

@@ -4,7 +4,6 @@
 #include "base/log.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* Loads are what a forward pass waits for. */
 #define LOAD_PRIORITY 1
@@ -185,9 +184,10 @@ static int create_parts(struct weir_engine *engine, const weir_log *log)
 {
     weir_device *device = engine->device;
     size_t n = engine->max_moves ? engine->max_moves : 1;
-    engine->generations = calloc(engine->n_slots, sizeof *engine->generations);
-    engine->moves = malloc(n * sizeof *engine->moves);
-    engine->runs = malloc(n * sizeof *engine->runs);
+    engine->generations =
+        weir_memory_take(engine->memory, engine->n_slots, sizeof *engine->generations);
+    engine->moves = weir_memory_take(engine->memory, n, sizeof *engine->moves);
+    engine->runs = weir_memory_take(engine->memory, n, sizeof *engine->runs);
     if (!engine->generations || !engine->moves || !engine->runs) {
         weir_log_line(log, WEIR_LOG_ERROR, "no memory for plans of %u moves", engine->max_moves);
         return -ENOMEM;
@@ -217,8 +217,8 @@ static int create_parts(struct weir_engine *engine, const weir_log *log)
 static int create_events(struct weir_engine *engine, const weir_log *log)
 {
     size_t n = (size_t)engine->n_slots * engine->geometry->n_layers;
-    engine->events = calloc(n, sizeof(weir_event *));
-    engine->captured = calloc(engine->n_slots, sizeof *engine->captured);
+    engine->events = weir_memory_take(engine->memory, n, sizeof(weir_event *));
+    engine->captured = weir_memory_take(engine->memory, engine->n_slots, sizeof *engine->captured);
     int rc = engine->events && engine->captured ? 0 : -ENOMEM;
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = engine->device->ops->event_create(engine->device, &engine->events[i]);
@@ -239,6 +239,7 @@ int weir_engine_create(struct weir_engine *engine, weir_device *device,
         .tuning = { [WEIR_LOAD] = params->load, [WEIR_WRITE_BACK] = params->write_back },
         .max_enqueue_us = params->max_enqueue_us,
         .exclusive_sms = params->exclusive_sms,
+        .memory = params->memory,
         .max_moves = geometry->device_pages < geometry->host_pages ? geometry->device_pages
                                                                    : geometry->host_pages,
     };
@@ -262,26 +263,21 @@ void weir_engine_destroy(struct weir_engine *engine)
     size_t n_events = engine->events ? (size_t)engine->n_slots * engine->geometry->n_layers : 0;
     for (size_t i = 0; i < n_events && engine->events[i]; i++)
         device->ops->event_destroy(device, engine->events[i]);
-    free(engine->events);
-    free(engine->captured);
+    size_t n_moves = engine->max_moves ? engine->max_moves : 1;
+    struct weir_memory *m = engine->memory;
+    weir_memory_give(m, engine->events, n_events, sizeof(weir_event *));
+    weir_memory_give(m, engine->captured, engine->n_slots, sizeof *engine->captured);
     if (engine->words)
         device->ops->words_free(device, engine->words);
-    free(engine->generations);
-    free(engine->moves);
-    free(engine->runs);
+    weir_memory_give(m, engine->generations, engine->n_slots, sizeof *engine->generations);
+    weir_memory_give(m, engine->moves, n_moves, sizeof *engine->moves);
+    weir_memory_give(m, engine->runs, n_moves, sizeof *engine->runs);
     *engine = (struct weir_engine){ 0 };
 }
 
 uint64_t weir_engine_pinned_bytes(const struct weir_engine *engine)
 {
     return n_words(engine) * sizeof(uint32_t);
-}
-
-uint64_t weir_engine_heap_bytes(const struct weir_engine *engine)
-{
-    uint64_t n = engine->max_moves ? engine->max_moves : 1;
-    return engine->n_slots * sizeof *engine->generations +
-           n * (sizeof *engine->moves + sizeof *engine->runs);
 }
 
 void weir_engine_start_at(struct weir_engine *engine, uint32_t value)

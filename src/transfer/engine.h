@@ -30,6 +30,7 @@
  * A failed load's pages are garbage, and what waited for it may read them
  * before their former users have ended; nothing that was read counts. */
 
+#include "base/memory.h"
 #include "device/device.h"
 
 struct weir_lane {
@@ -66,6 +67,7 @@ struct weir_engine {
     bool exclusive_sms;
     weir_event **events; /* [n_slots][n_layers], NULL: no captured waits */
     bool *captured;      /* [n_slots] */
+    struct weir_memory *memory;
 };
 
 struct weir_engine_params {
@@ -75,6 +77,7 @@ struct weir_engine_params {
     uint32_t max_enqueue_us;
     bool exclusive_sms;
     bool captured_waits;
+    struct weir_memory *memory; /* must outlive the engine; NULL: libc */
 };
 
 /* Transfers of one direction hold at most min(device_pages, host_pages) moves.
@@ -88,9 +91,8 @@ int weir_engine_create(struct weir_engine *engine, weir_device *device,
 /* Waits for both lanes. Accepts a zeroed engine. */
 void weir_engine_destroy(struct weir_engine *engine);
 
-/* Bytes taken: pinned words, heap. */
+/* Bytes taken of pinned words. */
 uint64_t weir_engine_pinned_bytes(const struct weir_engine *engine);
-uint64_t weir_engine_heap_bytes(const struct weir_engine *engine);
 
 /* Enqueues a transfer of engine->moves[0..n). `failed`: what had to come before
  * it could not be enqueued, so nothing is copied. Never fails itself: the

@@ -218,7 +218,7 @@ static int check_plane(const struct weir_geometry *g, uint32_t plane, uint64_t p
 static int place_server_planes(struct weir_geometry *g, const weir_device_plane *planes,
                                const weir_log *log)
 {
-    struct span *spans = calloc(g->n_planes, sizeof *spans);
+    struct span *spans = weir_memory_take(g->memory, g->n_planes, sizeof *spans);
     if (!spans)
         return -ENOMEM;
     int rc = 0;
@@ -232,7 +232,7 @@ static int place_server_planes(struct weir_geometry *g, const weir_device_plane 
     }
     if (!rc)
         rc = find_overlap(g, spans, log);
-    free(spans);
+    weir_memory_give(g->memory, spans, g->n_planes, sizeof *spans);
     return rc;
 }
 
@@ -279,19 +279,21 @@ static void copy_tensors(struct weir_geometry *g, const weir_shape *shape)
     }
 }
 
-static struct weir_geometry *allocate(const weir_shape *shape)
+static struct weir_geometry *allocate(struct weir_memory *memory, const weir_shape *shape)
 {
-    struct weir_geometry *g = calloc(1, sizeof *g);
+    struct weir_geometry *g = weir_memory_take(memory, 1, sizeof *g);
     if (!g)
         return NULL;
+    g->memory = memory;
     g->page_tokens = shape->page_tokens;
     g->n_layers = shape->n_layers;
     g->n_tensors = shape->n_tensors;
     for (uint32_t t = 0; t < shape->n_tensors; t++)
         g->n_planes += tensor_layers(shape, t);
-    g->tensors = calloc(g->n_tensors, sizeof *g->tensors);
-    g->layer_index = calloc((size_t)g->n_tensors * g->n_layers, sizeof *g->layer_index);
-    g->planes = calloc(g->n_planes, sizeof *g->planes);
+    g->tensors = weir_memory_take(memory, g->n_tensors, sizeof *g->tensors);
+    g->layer_index =
+        weir_memory_take(memory, (size_t)g->n_tensors * g->n_layers, sizeof *g->layer_index);
+    g->planes = weir_memory_take(memory, g->n_planes, sizeof *g->planes);
     if (!g->tensors || !g->layer_index || !g->planes)
         weir_geometry_destroy(&g);
     return g;
@@ -302,6 +304,15 @@ int weir_geometry_create(struct weir_geometry **geometry, const weir_shape *shap
                          weir_host_layout host_layout, uint32_t host_pages, uint32_t segment_pages,
                          const weir_log *log)
 {
+    return weir_geometry_create_in(NULL, geometry, shape, planes, device_pages, host_layout,
+                                   host_pages, segment_pages, log);
+}
+
+int weir_geometry_create_in(struct weir_memory *memory, struct weir_geometry **geometry,
+                            const weir_shape *shape, const weir_device_plane *planes,
+                            uint32_t device_pages, weir_host_layout host_layout,
+                            uint32_t host_pages, uint32_t segment_pages, const weir_log *log)
+{
     if (!geometry)
         return weir_invalid(log, "geometry: must not be NULL");
     uint64_t page_bytes;
@@ -311,7 +322,7 @@ int weir_geometry_create(struct weir_geometry **geometry, const weir_shape *shap
     if (rc)
         return rc;
 
-    struct weir_geometry *g = allocate(shape);
+    struct weir_geometry *g = allocate(memory, shape);
     if (!g)
         return -ENOMEM;
     g->page_bytes = page_bytes;
@@ -335,10 +346,11 @@ void weir_geometry_destroy(struct weir_geometry **geometry)
     struct weir_geometry *g = *geometry;
     if (!g)
         return;
-    free(g->tensors);
-    free(g->layer_index);
-    free(g->planes);
-    free(g);
+    struct weir_memory *m = g->memory;
+    weir_memory_give(m, g->tensors, g->n_tensors, sizeof *g->tensors);
+    weir_memory_give(m, g->layer_index, (size_t)g->n_tensors * g->n_layers, sizeof *g->layer_index);
+    weir_memory_give(m, g->planes, g->n_planes, sizeof *g->planes);
+    weir_memory_give(m, g, 1, sizeof *g);
     *geometry = NULL;
 }
 

@@ -28,6 +28,8 @@
  * crosses a registration (a multiple of chunk_bytes from host_base). The object
  * is constant after weir_geometry_bind. */
 
+#include "base/memory.h"
+
 #include <weir/shape.h>
 
 struct weir_geometry_tensor {
@@ -60,6 +62,7 @@ struct weir_geometry {
     struct weir_geometry_tensor *tensors; /* [n_tensors] */
     int32_t *layer_index;                 /* [n_tensors][n_layers]; -1: none */
     weir_device_plane *planes;            /* [n_planes] */
+    struct weir_memory *memory;
 };
 
 #define WEIR_GEOMETRY_MAX_PAGES (1u << 30)
@@ -81,6 +84,12 @@ int weir_geometry_create(struct weir_geometry **geometry, const weir_shape *shap
                          const weir_device_plane *planes, uint32_t device_pages,
                          weir_host_layout host_layout, uint32_t host_pages, uint32_t segment_pages,
                          const weir_log *log);
+
+/* Likewise, from a memory that must outlive the geometry; NULL: libc. */
+int weir_geometry_create_in(struct weir_memory *memory, struct weir_geometry **geometry,
+                            const weir_shape *shape, const weir_device_plane *planes,
+                            uint32_t device_pages, weir_host_layout host_layout,
+                            uint32_t host_pages, uint32_t segment_pages, const weir_log *log);
 void weir_geometry_destroy(struct weir_geometry **geometry);
 
 /* Bytes of device memory that planes of the rank's own need, each plane

@@ -57,6 +57,7 @@ struct weir_rank_write {
 };
 
 struct weir_rank {
+    struct weir_memory heap; /* counts the rank itself, too */
     weir_device *device;
     weir_log log;
     struct weir_geometry *geometry;
@@ -76,7 +77,8 @@ struct weir_rank {
     uint32_t n_free_held;
     struct weir_bitmap device_seen; /* all clear between calls */
     struct weir_bitmap host_seen;
-    weir_report_item *items; /* [2 * fences.n + max_writes] */
+    uint32_t n_items;        /* 2 * fences.n + max_writes */
+    weir_report_item *items; /* [n_items] */
     weir_rank_memory memory;
 };
 

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
 #define DEFAULT_STEPS 16u
 #define DEFAULT_WRITE_BACKS 64u
@@ -83,6 +82,7 @@ static int open_pools(struct weir_rank *rank, const weir_rank_params *params)
             .granule = geometry->segment_stride ? geometry->segment_stride : 1,
             .bytes_limit = params->host_bytes_limit,
             .touch_threads = params->touch_threads,
+            .memory = &rank->heap,
         };
         int rc = weir_host_memory_create(&rank->host, device, &host, &rank->log);
         if (rc)
@@ -112,16 +112,16 @@ static int register_pools(struct weir_rank *rank)
 static int open_queues(struct weir_rank *rank)
 {
     uint32_t n_held = rank->engine.max_moves;
-    uint32_t n_items = 2 * rank->fences.n + rank->max_writes;
-    rank->writes = calloc(rank->max_writes, sizeof *rank->writes);
-    rank->items = calloc(n_items, sizeof *rank->items);
+    rank->n_items = 2 * rank->fences.n + rank->max_writes;
+    rank->writes = weir_memory_take(&rank->heap, rank->max_writes, sizeof *rank->writes);
+    rank->items = weir_memory_take(&rank->heap, rank->n_items, sizeof *rank->items);
     if (n_held > 0)
-        rank->held = malloc(n_held * sizeof *rank->held);
+        rank->held = weir_memory_take(&rank->heap, n_held, sizeof *rank->held);
     int rc = rank->writes && rank->items && (rank->held || n_held == 0) ? 0 : -ENOMEM;
     if (rc == 0 && n_held > 0)
-        rc = weir_bitmap_create(&rank->device_seen, rank->geometry->device_pages, NULL);
+        rc = weir_bitmap_create(&rank->device_seen, rank->geometry->device_pages, &rank->heap);
     if (rc == 0 && n_held > 0)
-        rc = weir_bitmap_create(&rank->host_seen, rank->geometry->host_pages, NULL);
+        rc = weir_bitmap_create(&rank->host_seen, rank->geometry->host_pages, &rank->heap);
     if (rc) {
         weir_log_line(&rank->log, WEIR_LOG_ERROR,
                       "no memory for %u write-backs and %u moves in flight", rank->max_writes,
@@ -136,17 +136,9 @@ static int open_queues(struct weir_rank *rank)
 
 static void sum_memory(struct weir_rank *rank)
 {
-    const struct weir_geometry *geometry = rank->geometry;
     rank->memory.pinned_bytes =
         weir_engine_pinned_bytes(&rank->engine) + rank->fences.n * sizeof *rank->fences.words;
-    rank->memory.other_bytes =
-        sizeof *rank + weir_engine_heap_bytes(&rank->engine) + sizeof *geometry +
-        geometry->n_tensors * sizeof *geometry->tensors +
-        (uint64_t)geometry->n_tensors * geometry->n_layers * sizeof *geometry->layer_index +
-        geometry->n_planes * sizeof *geometry->planes + rank->max_writes * sizeof *rank->writes +
-        (2 * rank->fences.n + rank->max_writes) * sizeof *rank->items +
-        rank->engine.max_moves * sizeof *rank->held + rank->device_seen.bytes +
-        rank->host_seen.bytes;
+    rank->memory.other_bytes = rank->heap.bytes;
 }
 
 static int open_engine(struct weir_rank *rank, const weir_rank_params *params, uint32_t n_slots)
@@ -158,6 +150,7 @@ static int open_engine(struct weir_rank *rank, const weir_rank_params *params, u
         .max_enqueue_us = params->max_enqueue_us ? params->max_enqueue_us : DEFAULT_ENQUEUE_US,
         .exclusive_sms = params->exclusive_sms,
         .captured_waits = params->captured_waits,
+        .memory = &rank->heap,
     };
     return weir_engine_create(&rank->engine, rank->device, rank->geometry, &engine, &rank->log);
 }
@@ -167,9 +160,9 @@ static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
     uint32_t max_steps = params->max_steps ? params->max_steps : DEFAULT_STEPS;
     uint32_t n_slots = params->n_slots ? params->n_slots : max_steps;
     rank->max_writes = params->max_write_backs ? params->max_write_backs : DEFAULT_WRITE_BACKS;
-    int rc = weir_geometry_create(&rank->geometry, params->shape, params->planes,
-                                  params->device_pages, params->host_layout, params->host_pages,
-                                  params->segment_pages, &rank->log);
+    int rc = weir_geometry_create_in(&rank->heap, &rank->geometry, params->shape, params->planes,
+                                     params->device_pages, params->host_layout, params->host_pages,
+                                     params->segment_pages, &rank->log);
     if (rc == 0)
         rc = open_pools(rank, params);
     if (rc == 0)
@@ -187,6 +180,7 @@ static void close_parts(struct weir_rank *rank)
 {
     weir_device *device = rank->device;
     uint32_t pools[] = { rank->engine.device_pool, rank->engine.host_pool };
+    uint32_t n_held = rank->engine.max_moves;
     weir_engine_destroy(&rank->engine);
     for (size_t i = 0; i < sizeof pools / sizeof pools[0]; i++)
         if (pools[i])
@@ -198,10 +192,11 @@ static void close_parts(struct weir_rank *rank)
     weir_geometry_destroy(&rank->geometry);
     weir_bitmap_destroy(&rank->device_seen);
     weir_bitmap_destroy(&rank->host_seen);
-    free(rank->writes);
-    free(rank->items);
-    free(rank->held);
-    free(rank);
+    weir_memory_give(&rank->heap, rank->writes, rank->max_writes, sizeof *rank->writes);
+    weir_memory_give(&rank->heap, rank->items, rank->n_items, sizeof *rank->items);
+    weir_memory_give(&rank->heap, rank->held, n_held, sizeof *rank->held);
+    struct weir_memory heap = rank->heap;
+    weir_memory_give(&heap, rank, 1, sizeof *rank);
 }
 
 /* ---- The object ----------------------------------------------------------- */
@@ -220,9 +215,14 @@ int weir_rank_open(weir_rank **rank, weir_device *device, const weir_rank_params
     if (rc)
         return rc;
 
-    struct weir_rank *made = calloc(1, sizeof *made);
+    struct weir_memory heap;
+    if (weir_memory_init(&heap, &params->allocator))
+        return weir_invalid(&params->log, "params.allocator: alloc and free must both be there, "
+                                          "or none");
+    struct weir_rank *made = weir_memory_take(&heap, 1, sizeof *made);
     if (!made)
         return -ENOMEM;
+    made->heap = heap;
     made->device = device;
     made->log = params->log;
     rc = open_parts(made, params);
