@@ -8,13 +8,15 @@
  *   overlap  what a load costs a forward pass    the number that matters
  *   pin      how fast host memory becomes ready
  *   launch   what a load costs the host
+ *   index    what the cache's decisions take
  *
  * Each reads its options from argv (argv[0] is what messages begin with), opens
- * a device, measures, prints, and returns the program's exit status. */
+ * a device (but for index), measures, prints, and returns the program's exit status. */
 
 int weir_bench_copy(int argc, char **argv);
 int weir_bench_overlap(int argc, char **argv);
 int weir_bench_pin(int argc, char **argv);
 int weir_bench_launch(int argc, char **argv);
+int weir_bench_index(int argc, char **argv);
 
 #endif

@@ -104,8 +104,9 @@ static void put_machine(struct weir_bench_report *report, const struct weir_benc
         weir_bench_put_text(report, machine, "kernel", names.release);
     find_line("/sys/kernel/mm/transparent_hugepage/enabled", "", text, sizeof text);
     weir_bench_put_text(report, machine, "huge_pages", text);
-    weir_bench_put_text(report, machine, "device", weir_device_name(device->device));
-    if (device->gpu) {
+    weir_bench_put_text(report, machine, "device",
+                        device ? weir_device_name(device->device) : "none");
+    if (device && device->gpu) {
         weir_bench_put_text(report, machine, "gpu", device->gpu->name);
         weir_bench_put_integer(report, machine, "sms", device->gpu->n_sms);
         weir_bench_put_integer(report, machine, "compute", device->gpu->compute);
@@ -139,7 +140,7 @@ void weir_bench_report_begin(struct weir_bench_report *report, const char *bench
     weir_bench_put_integer(report, report->settings, "repeats", common->repeats);
     weir_bench_put_integer(report, report->settings, "warm_up", common->warm_up);
     put(report, report->settings, "verified", json_boolean(common->verify));
-    if (!device->gpu)
+    if (device && !device->gpu)
         weir_bench_put_number(report, report->settings, "link_gbps", common->link_gbps);
 }
 
@@ -212,7 +213,8 @@ static void print_machine(const json_t *root)
            json_string_value(json_object_get(root, "benchmark")),
            json_string_value(json_object_get(root, "weir")),
            json_string_value(json_object_get(root, "date")),
-           json_string_value(json_object_get(machine, "cpu")), gpu ? gpu : "cpu device");
+           json_string_value(json_object_get(machine, "cpu")),
+           gpu ? gpu : json_string_value(json_object_get(machine, "device")));
     if (driver && driver[0])
         printf("%s\n", driver);
 }

@@ -37,6 +37,7 @@ struct weir_bench_column {
     int decimals;
 };
 
+/* device NULL: nothing is measured on one. */
 void weir_bench_report_begin(struct weir_bench_report *report, const char *benchmark,
                              const struct weir_bench_common *common,
                              const struct weir_bench_device *device);

@@ -22,6 +22,7 @@ static const struct {
     { "overlap", "how well a load hides behind a forward pass", weir_bench_overlap },
     { "pin", "how fast a host pool becomes ready", weir_bench_pin },
     { "launch", "what enqueueing a load costs the host", weir_bench_launch },
+    { "index", "what the cache's decisions take", weir_bench_index },
 };
 
 struct command {

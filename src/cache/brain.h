@@ -59,14 +59,17 @@ enum entry_flag {
     ENTRY_CLEANING = 1 << 5 /* written back in order to be given up */
 };
 
-/* One page of the index; its index in entries[] is its radix ref. */
+#define MAX_HITS ((1u << 20) - 1)
+
+/* One page of the index; its index in entries[] is its radix ref. There are as
+ * many as pages of both tiers: what concerns one copy is kept by the copy's page. */
 struct entry {
     int32_t page[N_TIERS]; /* 0: no copy there */
     uint32_t kids_hot[N_TIERS];
     uint64_t writer; /* step that computes it; 0: none in flight */
-    uint32_t hits;
     uint32_t depth;
-    uint32_t flags;
+    uint32_t hits : 20; /* at most MAX_HITS */
+    uint32_t flags : 12;
 };
 
 /* What its policy calls an entry is the number of its page here, less one. */
@@ -217,7 +220,8 @@ struct weir_cache {
     uint32_t n_path;
     int32_t *path;             /* [n_path] refs of a match */
     int32_t *wanted;           /* [n_path] refs to write back */
-    weir_move *moves[N_TIERS]; /* [device pages] of an order: loads, writes */
+    uint32_t n_moves;          /* pages of the smaller tier */
+    weir_move *moves[N_TIERS]; /* [n_moves] of an order: loads, writes */
     weir_stats stats;
 };
 

@@ -95,7 +95,7 @@ static void free_cache(weir_cache *cache)
     weir_radix_destroy(&cache->radix);
     for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
         weir_tier_destroy(cache, id);
-        give_table(cache, cache->moves[id], n_device, sizeof *cache->moves[id]);
+        give_table(cache, cache->moves[id], cache->n_moves, sizeof *cache->moves[id]);
     }
     for (uint32_t i = 0; cache->seqs && i < cache->max_seqs; i++)
         weir_seq_free(cache, &cache->seqs[i]);
@@ -126,19 +126,19 @@ static int allocate(weir_cache *cache, const weir_cache_params *p)
     cache->writes = take(cache, p->max_write_backs, sizeof *cache->writes);
     cache->path = take(cache, cache->n_path, sizeof *cache->path);
     cache->wanted = take(cache, cache->n_path, sizeof *cache->wanted);
-    cache->moves[DEVICE] = take(cache, p->device_pages, sizeof *cache->moves[DEVICE]);
-    cache->moves[HOST] = take(cache, p->device_pages, sizeof *cache->moves[HOST]);
+    cache->moves[DEVICE] = take(cache, cache->n_moves, sizeof *cache->moves[DEVICE]);
+    cache->moves[HOST] = take(cache, cache->n_moves, sizeof *cache->moves[HOST]);
     if (!cache->entries || !cache->device_pages || !cache->seqs || !cache->flights ||
         !cache->writes || !cache->path || !cache->wanted || !cache->moves[DEVICE] ||
         !cache->moves[HOST])
         return -ENOMEM;
 
-    /* The largest order: a page is in one move at a time. */
+    /* The largest order: a page of either tier is in one move at a time. */
     weir_order largest = { .n_fences = 64,
                            .n_load_fences = 64,
                            .n_write_fences = 65,
                            .n_joins = 64,
-                           .n_loads = p->device_pages };
+                           .n_loads = cache->n_moves };
     cache->order_capacity = weir_order_bytes(&largest);
     for (uint32_t i = 0; i < p->max_steps; i++) {
         cache->flights[i].order = take(cache, 1, cache->order_capacity);
@@ -198,6 +198,8 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
         .next_step = 1,
         .next_write = 1,
         .n_path = params->device_pages + 1,
+        .n_moves =
+            params->device_pages < params->host_pages ? params->device_pages : params->host_pages,
         .memory = memory,
     };
     rc = build(cache, params);

@@ -230,7 +230,7 @@ static void count_use(weir_cache *cache, const struct plan *plan)
     for (uint32_t i = 0; i < plan->n_hit; i++) {
         int32_t ref = cache->path[i];
         struct entry *entry = &cache->entries[ref];
-        entry->hits++;
+        entry->hits += entry->hits < MAX_HITS;
         weir_tier_use(cache, ref);
         if (cache->tiers[HOST].pool && !entry->page[HOST] &&
             weir_write_ask(cache, ref, WEIR_WRITE_ON_HIT) == WEIR_WRITE_NOW)

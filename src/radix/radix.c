@@ -1,72 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <weir/radix.h>
-
-#include "base/extents.h"
-#include "radix/roots.h"
-#include "radix/spans.h"
+#include "radix/tree.h"
 
 #include <errno.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-/* The tree lives in an array of slots, one a page; a page's ref is its slot,
- * and its tokens lie at tokens[slot * page_tokens]. A node is a run of slots:
- *
- *   slot      4    5    6    7    8    9
- *            ┌──────────────┐┌─────────┐
- *   node     │ A0   A1   A2 ││ B0   B1 │      node_start: bits 4 and 7
- *            └──────────────┘└─────────┘
- *   parent    root           6 (A2)
- *
- * so a node's tokens are contiguous and one memcmp compares it with a key. The
- * node of a page is the last node start at or before it, and a split
- *
- *            ┌────┐┌────────┐┌─────────┐
- *            │ A0 ││ A1  A2 ││ B0   B1 │      node_start: 4, 5 and 7
- *            └────┘└────────┘└─────────┘
- *
- * sets one bit and moves nothing: refs stay. Children of a node hang below its
- * last page, in a sibling list; a child is found by a hash table over all
- * nodes, keyed by the parent page and XXH3 of the child's first page, spans
- * included. The hash is not kept: it is needed again only when the node goes.
- *
- * Invariants: free slots are those of the extents; a node lies within used
- * slots and ends where the next node starts or a free slot begins; its parent
- * is a root or the last page of another node; every node is in the bucket of its
- * hash and in its parent's list. */
-
-struct node { /* valid at a node's first slot */
-    int32_t parent;
-    uint32_t n_pages;
-    int32_t first_child;
-    int32_t next;
-    int32_t previous;
-    int32_t next_in_bucket;
-};
-
-union slot {
-    struct node node;
-    struct weir_extent_link free; /* valid at the first slot of a free extent */
-};
-
-struct weir_radix {
-    struct weir_memory memory; /* counts itself, too */
-    uint32_t page_tokens;
-    uint32_t max_pages;
-    size_t page_bytes; /* of tokens */
-    uint64_t clock;
-    struct weir_roots *roots;
-    struct weir_extents free_slots;
-    struct weir_bitmap node_start;
-    struct weir_spans spans;
-    union slot *slots;  /* [max_pages] */
-    uint64_t *last_use; /* [max_pages] */
-    int32_t *tokens;    /* [max_pages * page_tokens] */
-    int32_t *buckets;   /* [n_buckets], a power of two: first slots of nodes, -1: none */
-    uint32_t n_buckets;
-};
 
 int weir_radix_create(weir_radix **out, uint32_t page_tokens, uint32_t max_pages,
                       const weir_allocator *allocator)
@@ -127,40 +66,7 @@ void weir_radix_destroy(weir_radix **out)
 
 /* ---- Slots and nodes ----------------------------------------------------- */
 
-static bool is_page(const weir_radix *radix, int32_t ref)
-{
-    return ref >= 0 && (uint32_t)ref < radix->max_pages &&
-           !weir_extents_has(&radix->free_slots, (uint32_t)ref);
-}
-
-static bool is_place(const weir_radix *radix, int32_t place)
-{
-    return place >= 0 ? is_page(radix, place) : weir_roots_has(radix->roots, place);
-}
-
-static uint32_t node_of(const weir_radix *radix, int32_t ref)
-{
-    return weir_bitmap_previous(&radix->node_start, (uint32_t)ref);
-}
-
-static int32_t *page_tokens_of(const weir_radix *radix, int32_t ref)
-{
-    return radix->tokens + (size_t)ref * radix->page_tokens;
-}
-
-static struct node *node_at(const weir_radix *radix, uint32_t slot)
-{
-    return &radix->slots[slot].node;
-}
-
-static uint32_t last_page(const weir_radix *radix, uint32_t node)
-{
-    return node + node_at(radix, node)->n_pages - 1;
-}
-
-/* The head of the list of nodes below a place; NULL below a page that is not
- * the last of its node, whose only child is the page after it. */
-static int32_t *children_of(const weir_radix *radix, int32_t place)
+int32_t *weir_radix_children_of(const weir_radix *radix, int32_t place)
 {
     if (place < 0)
         return weir_roots_first_child(radix->roots, place);
@@ -179,7 +85,7 @@ static int32_t *bucket_of(const weir_radix *radix, int32_t parent, const int32_t
     return &radix->buckets[hash & (radix->n_buckets - 1)];
 }
 
-static int32_t *bucket_of_node(const weir_radix *radix, uint32_t node)
+int32_t *weir_radix_bucket_of_node(const weir_radix *radix, uint32_t node)
 {
     return bucket_of(radix, node_at(radix, node)->parent, page_tokens_of(radix, (int32_t)node),
                      weir_spans_hash(&radix->spans, (int32_t)node));
@@ -187,14 +93,14 @@ static int32_t *bucket_of_node(const weir_radix *radix, uint32_t node)
 
 static void table_add(weir_radix *radix, uint32_t node)
 {
-    int32_t *bucket = bucket_of_node(radix, node);
+    int32_t *bucket = weir_radix_bucket_of_node(radix, node);
     node_at(radix, node)->next_in_bucket = *bucket;
     *bucket = (int32_t)node;
 }
 
 static void table_remove(weir_radix *radix, uint32_t node)
 {
-    int32_t *link = bucket_of_node(radix, node);
+    int32_t *link = weir_radix_bucket_of_node(radix, node);
     while (*link != (int32_t)node)
         link = &node_at(radix, (uint32_t)*link)->next_in_bucket;
     *link = node_at(radix, node)->next_in_bucket;
@@ -203,7 +109,7 @@ static void table_remove(weir_radix *radix, uint32_t node)
 /* Enters a new node into the table and its parent's list. Its tokens and spans are set. */
 static void link_node(weir_radix *radix, uint32_t node, int32_t parent, uint32_t n_pages)
 {
-    int32_t *head = children_of(radix, parent);
+    int32_t *head = weir_radix_children_of(radix, parent);
     *node_at(radix, node) = (struct node){
         .parent = parent,
         .n_pages = n_pages,
@@ -227,7 +133,7 @@ static void unlink_node(weir_radix *radix, uint32_t node)
     if (n->previous >= 0)
         node_at(radix, (uint32_t)n->previous)->next = n->next;
     else
-        *children_of(radix, n->parent) = n->next;
+        *weir_radix_children_of(radix, n->parent) = n->next;
     weir_bitmap_clear(&radix->node_start, node);
     if (n->parent < 0)
         weir_roots_free_if_unused(radix->roots, n->parent);
@@ -494,7 +400,7 @@ int32_t weir_radix_first_child(const weir_radix *radix, int32_t place)
 {
     if (!radix || !is_place(radix, place))
         return WEIR_RADIX_NONE;
-    const int32_t *head = children_of(radix, place);
+    const int32_t *head = weir_radix_children_of(radix, place);
     return head ? *head : place + 1;
 }
 
@@ -561,83 +467,4 @@ void weir_radix_release_spans(weir_radix *radix, size_t n)
 size_t weir_radix_spans_held(const weir_radix *radix)
 {
     return radix ? radix->spans.n_held : 0;
-}
-
-/* ---- Checking ------------------------------------------------------------ */
-
-static bool in_table(const weir_radix *radix, uint32_t node)
-{
-    int32_t at = *bucket_of_node(radix, node);
-    while (at >= 0 && at != (int32_t)node)
-        at = node_at(radix, (uint32_t)at)->next_in_bucket;
-    return at >= 0;
-}
-
-static const char *node_fault(const weir_radix *radix, uint32_t node)
-{
-    const struct node *n = node_at(radix, node);
-    if (n->n_pages == 0 || last_page(radix, node) >= radix->max_pages)
-        return "radix: a node's length is wrong";
-    for (uint32_t slot = node; slot <= last_page(radix, node); slot++) {
-        if (!is_page(radix, (int32_t)slot))
-            return "radix: a node covers a free slot";
-        if (slot > node && weir_bitmap_test(&radix->node_start, slot))
-            return "radix: two nodes overlap";
-    }
-    if (!is_place(radix, n->parent))
-        return "radix: a node's parent does not exist";
-    if (!children_of(radix, n->parent))
-        return "radix: a node's parent is not the last page of its node";
-    if (!in_table(radix, node))
-        return "radix: a node is not in the bucket of its first page";
-    for (int32_t child = n->first_child; child >= 0; child = node_at(radix, (uint32_t)child)->next)
-        if (node_at(radix, (uint32_t)child)->parent != (int32_t)last_page(radix, node))
-            return "radix: a child does not know its parent";
-    int32_t *before = n->previous >= 0 ? &node_at(radix, (uint32_t)n->previous)->next
-                                       : children_of(radix, n->parent);
-    if (*before != (int32_t)node)
-        return "radix: a node is not in its parent's list";
-    return NULL;
-}
-
-static const char *find_fault(const weir_radix *radix)
-{
-    uint32_t n_pages = 0, n_nodes = 0, n_entries = 0;
-    for (uint32_t node = weir_bitmap_next(&radix->node_start, 0); node != WEIR_BITMAP_NONE;
-         node = weir_bitmap_next(&radix->node_start, node + 1)) {
-        const char *fault = node_fault(radix, node);
-        if (fault)
-            return fault;
-        n_pages += node_at(radix, node)->n_pages;
-        n_nodes++;
-    }
-    for (uint32_t i = 0; i < radix->n_buckets; i++)
-        for (int32_t at = radix->buckets[i]; at >= 0 && n_entries <= n_nodes;
-             at = node_at(radix, (uint32_t)at)->next_in_bucket)
-            n_entries++;
-    if (radix->spans.capacity)
-        for (uint32_t ref = weir_bitmap_next(&radix->spans.pages, 0); ref != WEIR_BITMAP_NONE;
-             ref = weir_bitmap_next(&radix->spans.pages, ref + 1))
-            if (!is_page(radix, (int32_t)ref))
-                return "radix: a page that is not there has spans";
-    if (n_pages != weir_radix_pages(radix))
-        return "radix: used slots belong to no node";
-    if (n_entries != n_nodes)
-        return "radix: the table holds a node that does not exist";
-    return NULL;
-}
-
-int weir_radix_check(const weir_radix *radix, const char **reason)
-{
-    if (!radix)
-        return -EINVAL;
-    const char *text = NULL;
-    int rc = weir_extents_check(&radix->free_slots, &text);
-    if (!rc)
-        rc = weir_spans_check(&radix->spans, &text);
-    if (!rc && (text = find_fault(radix)))
-        rc = -EIO;
-    if (rc && reason)
-        *reason = text;
-    return rc;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: check_bench.py WEIR_BENCH copy|overlap|pin|launch|options
+"""usage: check_bench.py WEIR_BENCH copy|overlap|pin|launch|index|options
 
 Runs weir-bench on the CPU device with tiny sizes: that the JSON holds what was
 asked for, that bytes are verified, that damage is found. No time is looked at."""
@@ -19,6 +19,7 @@ SUBJECTS = {
                 "--ms", "0.6", "--chain", "20", "--runs", "1,4", "--link-gbps", "0"],
     "pin": ["--mib", "1,2", "--threads", "1,2"],
     "launch": ["--layers", "2,3", "--pages", "1,4", "--link-gbps", "0"],
+    "index": ["--pages", "1000,3000", "--page-tokens", "16,64", "--leaves", "5000", "--seqs", "9"],
 }
 FEW = ["--device", "cpu", "--repeats", "2", "--warm-up", "1"]
 QUANTITY = {"median", "p5", "p95", "p99", "spread", "n"}
@@ -135,6 +136,39 @@ def check_launch(program):
     check_planted(program, "launch")
 
 
+def check_index(program):
+    found = result(program, "index")
+    expect(found["benchmark"] == "index" and found["machine"]["device"] == "none", "no device")
+    expect(found["settings"]["wrong_answers"] == 0, "wrong answers")
+    rows = found["results"]
+    expect(len({(row["what"], row["pages"], row["page_tokens"]) for row in rows}) == len(rows),
+           "each row once")
+    samples = {"match": 128, "insert": 128, "evict": 128, "match 128K tokens": 40,
+               "reserve a page, evicting a leaf": 4000, "poll, idle": 20,
+               "step of 9 that decode": 256}
+    for tokens in (16, 64):
+        some = [row for row in rows if row["page_tokens"] == tokens]
+        expect([row["what"] for row in some if "ns" in row] ==
+               2 * ["match", "insert", "evict"] + list(samples)[3:], f"rows of {tokens} tokens")
+        trees = [row["pages"] for row in some if row["what"] == "match"]
+        expect(all(abs(got - asked) < 100 for got, asked in zip(trees, (1000, 3000))),
+               f"trees of {trees} pages")
+        for row in some:
+            if "ns" in row:
+                expect(set(row["ns"]) == QUANTITY and row["ns"]["n"] == samples[row["what"]],
+                       f"samples of {row}")
+                expect(0 < row["p50_ns"] <= row["p95_ns"] <= row["p99_ns"], f"quantiles of {row}")
+            else:
+                expect(row["bytes_page"] > 4 * tokens and
+                       abs(row["bytes_page"] - 4 * tokens - row["beside_tokens"]) < 1, f"{row}")
+        one = [row for row in some if "match_128k_ns" in row]
+        expect(len(one) == 1 and one[0]["pages"] == 131072 // tokens and
+               set(one[0]["memcmp_128k_ns"]) == QUANTITY and one[0]["ratio"] > 0, "128K tokens")
+    expect(sum("beside_tokens" in row for row in rows) == 2 * 3, "bytes")
+    planted = result(program, "index", "--plant-error", status=1)
+    expect(planted["settings"]["wrong_answers"] > 0, "planted errors")
+
+
 def check_options(program):
     for arguments, text in (
             ([], "no subject given"),
@@ -152,6 +186,8 @@ def check_options(program):
             (["overlap", "--layout", "odd"], "--layout odd is unknown"),
             (["pin", "--threads", "65"], "--threads must be integers from 1 to 64"),
             (["launch", "--pages", ","], "--pages must be integers"),
+            (["index", "--pages", "99"], "--pages must be integers from 100"),
+            (["index", "more"], "more is no option"),
     ):
         status, _, err = run(program, *arguments)
         expect(status == 2 and text in err, f"{arguments}: {status} {err}")
@@ -172,6 +208,7 @@ def check_options(program):
 
 
 CHECKS = {"copy": check_copy, "overlap": check_overlap, "pin": check_pin, "launch": check_launch,
+          "index": check_index,
           "options": check_options}
 CHECKS[sys.argv[2]](sys.argv[1])
 sys.exit(1 if failures else 0)
