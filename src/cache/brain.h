@@ -28,6 +28,7 @@
  *   - a page of the radix tree is a live entry with a copy in a tier; every
  *     page with an owner is the copy of that entry, and the other way round
  *   - pins of a page = sequences that hold it + tickets that move it
+ *   - no path is longer than the device tier: who made its last page held all of it
  *   - kids_hot[t] = children with a hot copy in t; a hot device copy has a hot
  *     device copy above it, so a path in use is never cut
  *   - the policy of a tier has been given exactly its candidates
@@ -215,11 +216,10 @@ struct weir_cache {
     int32_t step_first, step_last; /* sequences of the open step */
     size_t order_capacity;
 
-    /* Scratch, so that no call allocates: what fits the device tier, for a
-     * sequence is never longer, and one page more, to tell that it would be. */
-    uint32_t n_path;
-    int32_t *path;             /* [n_path] refs of a match */
-    int32_t *wanted;           /* [n_path] refs to write back */
+    /* Scratch, so that no call allocates. */
+    uint32_t n_device;         /* device pages */
+    int32_t *path;             /* [n_device] refs of a match */
+    int32_t *wanted;           /* [n_device] refs of device copies, to write back or to drop */
     uint32_t n_moves;          /* pages of the smaller tier */
     weir_move *moves[N_TIERS]; /* [n_moves] of an order: loads, writes */
     weir_stats stats;

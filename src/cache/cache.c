@@ -91,7 +91,6 @@ static void give_table(weir_cache *cache, void *table, size_t n, size_t size)
 
 static void free_cache(weir_cache *cache)
 {
-    uint32_t n_device = cache->n_path - 1;
     weir_radix_destroy(&cache->radix);
     for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
         weir_tier_destroy(cache, id);
@@ -102,12 +101,13 @@ static void free_cache(weir_cache *cache)
     for (uint32_t i = 0; cache->flights && i < cache->max_steps; i++)
         give_table(cache, cache->flights[i].order, 1, cache->order_capacity);
     give_table(cache, cache->entries, cache->n_entries, sizeof *cache->entries);
-    give_table(cache, cache->device_pages, (size_t)n_device + 1, sizeof *cache->device_pages);
+    give_table(cache, cache->device_pages, (size_t)cache->n_device + 1,
+               sizeof *cache->device_pages);
     give_table(cache, cache->seqs, cache->max_seqs, sizeof *cache->seqs);
     give_table(cache, cache->flights, cache->max_steps, sizeof *cache->flights);
     give_table(cache, cache->writes, cache->max_write_backs, sizeof *cache->writes);
-    give_table(cache, cache->path, cache->n_path, sizeof *cache->path);
-    give_table(cache, cache->wanted, cache->n_path, sizeof *cache->wanted);
+    give_table(cache, cache->path, cache->n_device, sizeof *cache->path);
+    give_table(cache, cache->wanted, cache->n_device, sizeof *cache->wanted);
     struct weir_memory memory = cache->memory;
     weir_memory_give(&memory, cache, 1, sizeof *cache);
 }
@@ -124,8 +124,8 @@ static int allocate(weir_cache *cache, const weir_cache_params *p)
     cache->seqs = take(cache, p->max_seqs, sizeof *cache->seqs);
     cache->flights = take(cache, p->max_steps, sizeof *cache->flights);
     cache->writes = take(cache, p->max_write_backs, sizeof *cache->writes);
-    cache->path = take(cache, cache->n_path, sizeof *cache->path);
-    cache->wanted = take(cache, cache->n_path, sizeof *cache->wanted);
+    cache->path = take(cache, cache->n_device, sizeof *cache->path);
+    cache->wanted = take(cache, cache->n_device, sizeof *cache->wanted);
     cache->moves[DEVICE] = take(cache, cache->n_moves, sizeof *cache->moves[DEVICE]);
     cache->moves[HOST] = take(cache, cache->n_moves, sizeof *cache->moves[HOST]);
     if (!cache->entries || !cache->device_pages || !cache->seqs || !cache->flights ||
@@ -197,7 +197,7 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
         .event_last = -1,
         .next_step = 1,
         .next_write = 1,
-        .n_path = params->device_pages + 1,
+        .n_device = params->device_pages,
         .n_moves =
             params->device_pages < params->host_pages ? params->device_pages : params->host_pages,
         .memory = memory,
@@ -259,27 +259,21 @@ int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
         return -EINVAL;
     if (!key || !hit || (key->n_tokens && !key->tokens))
         return weir_invalid(&cache->log, "peek: key, its tokens or hit is NULL");
-    int32_t place;
+    int32_t root;
     weir_hit found = { 0 };
     int rc = weir_key_check_spans(cache, key);
     if (rc)
         return rc;
-    rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &place);
+    rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &root);
     if (rc == -EINVAL)
         return weir_invalid(&cache->log, "peek: more than %u fields, or one over %u bytes or NULL",
                             WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
     if (rc && rc != -ENOENT)
         return rc;
-    /* A path may be longer than the scratch that holds a sequence's. */
-    for (uint32_t n = rc ? 0 : cache->n_path; n == cache->n_path;) {
-        weir_part part = { key->tokens + found.n_tokens, key->n_tokens - found.n_tokens,
-                           found.n_tokens, key->spans, key->n_spans };
-        n = weir_radix_peek(cache->radix, place, &part, cache->path, cache->n_path);
-        for (uint32_t i = 0; i < n; i++)
-            count_hit(cache, cache->path[i], &found);
-        if (n)
-            place = cache->path[n - 1];
-    }
+    weir_part part = { key->tokens, key->n_tokens, 0, key->spans, key->n_spans };
+    uint32_t n = rc ? 0 : weir_radix_peek(cache->radix, root, &part, cache->path, cache->n_device);
+    for (uint32_t i = 0; i < n; i++)
+        count_hit(cache, cache->path[i], &found);
     *hit = found;
     return 0;
 }

@@ -66,6 +66,8 @@ static const char *entry_fault(const weir_cache *cache, int32_t ref)
         return "cache: a loading entry lacks a copy";
     if ((entry->flags & ENTRY_WRITING) && !(entry->page[DEVICE] && entry->page[HOST]))
         return "cache: an entry that is being written lacks a copy";
+    if (entry->depth >= cache->n_device)
+        return "cache: a path is longer than the device tier";
     int32_t parent = weir_radix_parent(cache->radix, ref);
     if (parent >= 0 && !(cache->entries[parent].flags & ENTRY_LIVE))
         return "cache: an entry's parent is not live";

@@ -92,7 +92,7 @@ static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit)
     if (usable > use_hit)
         usable = use_hit;
     weir_part part = weir_seq_part(cache, seq, 0, usable / cache->page_tokens);
-    return weir_radix_peek(cache->radix, seq->root, &part, cache->path, cache->n_path);
+    return weir_radix_peek(cache->radix, seq->root, &part, cache->path, cache->n_device);
 }
 
 static struct plan make_plan(weir_cache *cache, const struct seq *seq, size_t use_hit,
