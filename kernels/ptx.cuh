@@ -181,6 +181,28 @@ WEIR_DEVICE void store_release(uint32_t *word, uint32_t value)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
+WEIR_DEVICE uint32_t counter_add(uint32_t *counter, uint32_t n)
+{
+    uint32_t before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(n)
+                 : "memory");
+    return before + n;
+}
+
+WEIR_DEVICE uint32_t counter_load(const uint32_t *counter)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
+WEIR_DEVICE void fence_system()
+{
+    asm volatile("fence.sc.sys;" ::: "memory");
+}
+
 /* ---- Streaming access: read once, written once ---------------------------- */
 
 template <class T> WEIR_DEVICE T stream_load(const T *from)

@@ -29,7 +29,7 @@ extern "C" {
  * address on the device. Any value is fine for addresses, lengths and strides,
  * multiples of 16 are fastest.
  *
- *   dst, src        row 0 of each side
+ *   dst, src        row 0 of each side; 0: every launch brings its own bases
  *   row_bytes       bytes of a row, 1 to 4 GiB - 1, copied whole unless there is
  *                   a payload
  *   dst_row_stride, src_row_stride

@@ -12,6 +12,7 @@
 #include <weir/cuda.h>
 #include <weir/device.h>
 #include <weir/export.h>
+#include <weir/gather.h>
 #include <weir/key.h>
 #include <weir/order.h>
 #include <weir/page_pool.h>

@@ -225,6 +225,9 @@ const struct weir_device_ops weir_cpu_ops = {
     .transfer_prepare = transfer_prepare,
     .transfer_release = transfer_release,
     .copy = weir_cpu_copy,
+    .gather_prepare = weir_cpu_gather_prepare,
+    .gather_release = weir_cpu_gather_release,
+    .gather_launch = weir_cpu_gather_launch,
     .pool_register = pool_register,
     .pool_unregister = pool_unregister,
 };

@@ -57,7 +57,8 @@ struct weir_event {
     struct weir_cpu_point *newest; /* NULL: never recorded */
 };
 
-/* What a copy's layers share (runs), or a launch brings along (accesses). */
+/* What a copy's layers share (runs), or a launch brings along (accesses, or its
+ * argument). */
 struct weir_cpu_payload {
     uint32_t refs;
     uint32_t size_class;
@@ -87,6 +88,7 @@ struct weir_cpu_copy {
 struct weir_cpu_launch {
     void (*fn)(void *arg);
     void *arg;
+    bool owns_arg; /* it is the payload */
     size_t n_accesses;
 };
 
@@ -255,6 +257,18 @@ void weir_cpu_host_learns(struct weir_cpu_device *device, const struct weir_cpu_
 /* -EINVAL, with a log line, unless `base` is a CPU device and `stream` one of its
  * streams. */
 int weir_cpu_check_stream(weir_device *base, const weir_stream *stream, const char *call);
+
+/* As weir_cpu_launch without accesses, with an argument of its own that is copied
+ * and aligned to 8. */
+int weir_cpu_launch_copy(weir_device *base, weir_stream *stream, void (*fn)(void *arg),
+                         const void *arg, size_t bytes);
+
+/* ---- cpu_gather.c -------------------------------------------------------- */
+
+int weir_cpu_gather_prepare(weir_device *base, const struct weir_gather *gather, void **state);
+void weir_cpu_gather_release(weir_device *base, void *state);
+int weir_cpu_gather_launch(weir_device *base, weir_stream *stream,
+                           const struct weir_gather_call *call);
 
 /* ---- cpu_event.c, cpu_word.c, cpu_copy.c: entries of weir_cpu_ops --------- */
 

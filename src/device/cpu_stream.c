@@ -332,19 +332,22 @@ void weir_cpu_stream_destroy(weir_device *base, weir_stream **stream)
 
 /* ---- Launching ----------------------------------------------------------- */
 
+/* `payload`: the accesses, or what fn's argument is a copy of. */
 static int launch(struct weir_cpu_device *device, weir_stream *stream,
-                  const struct weir_cpu_launch *what, const weir_cpu_access *accesses)
+                  const struct weir_cpu_launch *what, const void *payload, size_t bytes)
 {
     struct weir_cpu_op *op;
     int rc = weir_cpu_op_new(device, stream, WEIR_CPU_CALL_COUNT, WEIR_CPU_OP_LAUNCH, false, &op);
     if (rc)
         return rc;
     op->launch = *what;
-    op->payload = weir_cpu_payload_new(device, accesses, what->n_accesses * sizeof *accesses);
+    op->payload = weir_cpu_payload_new(device, payload, bytes);
     if (!op->payload) {
         weir_cpu_op_free(device, op);
         return -ENOMEM;
     }
+    if (what->owns_arg)
+        op->launch.arg = op->payload->data;
     return weir_cpu_submit(device, op);
 }
 
@@ -361,8 +364,21 @@ int weir_cpu_launch(weir_device *base, weir_stream *stream, void (*fn)(void *arg
     if (n_accesses > SIZE_MAX / sizeof *accesses)
         return -ENOMEM;
     struct weir_cpu_device *device = weir_cpu_enter(base);
-    struct weir_cpu_launch what = { fn, arg, n_accesses };
-    rc = launch(device, stream, &what, accesses);
+    struct weir_cpu_launch what = { .fn = fn, .arg = arg, .n_accesses = n_accesses };
+    rc = launch(device, stream, &what, accesses, n_accesses * sizeof *accesses);
+    weir_cpu_leave(device);
+    return rc;
+}
+
+int weir_cpu_launch_copy(weir_device *base, weir_stream *stream, void (*fn)(void *arg),
+                         const void *arg, size_t bytes)
+{
+    int rc = weir_cpu_check_stream(base, stream, "launch");
+    if (rc)
+        return rc;
+    struct weir_cpu_device *device = weir_cpu_enter(base);
+    struct weir_cpu_launch what = { .fn = fn, .owns_arg = true };
+    rc = launch(device, stream, &what, arg, bytes);
     weir_cpu_leave(device);
     return rc;
 }

@@ -163,6 +163,9 @@ static const struct weir_device_ops cuda_ops = {
     .transfer_release = weir_cuda_transfer_release,
     .copy = weir_cuda_copy,
     .copy_rows = weir_cuda_copy_rows,
+    .gather_prepare = weir_cuda_gather_prepare,
+    .gather_release = weir_cuda_gather_release,
+    .gather_launch = weir_cuda_gather_launch,
     .pool_register = pool_register,
     .pool_unregister = pool_unregister,
 };
@@ -201,6 +204,8 @@ static int read_attributes(struct weir_cuda_device *device)
     }
     device->same_address =
         attribute(device, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0) != 0;
+    device->coherent_link =
+        attribute(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0) != 0;
     int pitch = attribute(device, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 0);
     device->max_pitch = pitch > 0 ? (uint64_t)pitch : 0;
     device->base.numa_node = attribute(device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);

@@ -43,6 +43,7 @@ struct weir_cuda_device {
     CUcontext context;
     atomic_bool lost;
     atomic_bool batches; /* the driver takes copies in batches */
+    bool coherent_link;  /* the GPU walks the host's page tables: C2C, not PCIe */
     bool same_address;   /* host memory has the host's address on the GPU too */
     uint64_t max_pitch;  /* of 2-D copies */
     int lowest_priority; /* of streams; numerically the largest */
@@ -145,6 +146,13 @@ int weir_cuda_copy(weir_device *base, weir_stream *stream, const struct weir_tra
                    uint32_t *enqueued);
 int weir_cuda_copy_rows(weir_device *base, weir_stream *stream, const weir_copy_rows_params *params,
                         bool tables);
+
+/* ---- cuda_kernel_gather.c -------------------------------------------------- */
+
+int weir_cuda_gather_prepare(weir_device *base, const struct weir_gather *gather, void **state);
+void weir_cuda_gather_release(weir_device *base, void *state);
+int weir_cuda_gather_launch(weir_device *base, weir_stream *stream,
+                            const struct weir_gather_call *call);
 
 /* Enqueues the copies of layers layer_begin..layer_end-1, without the words, by
  * the GPU's copy engine. Between enter and leave. After a failure some of them

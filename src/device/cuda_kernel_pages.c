@@ -139,23 +139,6 @@ static void fill_tables(struct weir_cuda_pages *p)
     plane_begin[g->n_layers] = n;
 }
 
-/* The first upload, which also zeroes the arrivals, in a stream of its own. */
-static int upload_all(struct weir_cuda_pages *p)
-{
-    struct weir_cuda_device *device = p->kernels->device;
-    const struct weir_cuda_driver *d = device->driver;
-    CUstream stream;
-    int rc = weir_cuda_result(device, "cuStreamCreateWithPriority",
-                              d->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
-    if (rc)
-        return rc;
-    rc = weir_cuda_result(device, "cuMemcpyHtoDAsync",
-                          d->cuMemcpyHtoDAsync(p->device, p->pinned, p->bytes, stream));
-    int ended = weir_cuda_result(device, "cuStreamSynchronize", d->cuStreamSynchronize(stream));
-    (void)d->cuStreamDestroy(stream);
-    return rc ? rc : ended;
-}
-
 static int allocate(struct weir_cuda_pages *p)
 {
     struct weir_cuda_device *device = p->kernels->device;
@@ -191,7 +174,8 @@ int weir_cuda_kernels_prepare(struct weir_cuda_kernels *kernels,
     int rc = allocate(p);
     if (!rc) {
         fill_tables(p);
-        rc = upload_all(p);
+        /* This also zeroes the arrivals. */
+        rc = weir_cuda_kernels_upload(kernels, p->device, p->pinned, p->bytes);
     }
     if (rc) {
         weir_cuda_kernels_release(&p);

@@ -13,10 +13,23 @@
  * intermediate code for later ones; the driver picks. */
 extern const unsigned long long weir_fatbin_tma[];
 extern const unsigned long long weir_fatbin_vector[];
-static const void *const images[] = { weir_fatbin_tma, weir_fatbin_vector };
+extern const unsigned long long weir_fatbin_gather_tma[];
+extern const unsigned long long weir_fatbin_gather_vector[];
+#define IMAGE(name) weir_fatbin_##name
 #else
-static const void *const images[] = { NULL, NULL };
+#define IMAGE(name) NULL
 #endif
+
+/* TMA: since compute capability 9.0, with dynamic shared memory. */
+static const struct {
+    const void *image;
+    bool tma;
+} files[WEIR_CUDA_LIBRARIES] = {
+    { IMAGE(vector), false },
+    { IMAGE(tma), true },
+    { IMAGE(gather_vector), false },
+    { IMAGE(gather_tma), true },
+};
 
 #define DEFAULT_CTAS 2u
 #define MAX_CTAS 65535u
@@ -25,10 +38,14 @@ static const struct {
     const char *name;
     uint32_t library;
 } kernel_names[WEIR_KERNEL_COUNT] = {
-    [WEIR_KERNEL_PAGES_TMA] = { "weir_pages_tma", 0 },
-    [WEIR_KERNEL_ROWS_TMA] = { "weir_rows_tma", 0 },
-    [WEIR_KERNEL_PAGES_VECTOR] = { "weir_pages_vector", 1 },
-    [WEIR_KERNEL_ROWS_VECTOR] = { "weir_rows_vector", 1 },
+    [WEIR_KERNEL_PAGES_TMA] = { "weir_pages_tma", 1 },
+    [WEIR_KERNEL_ROWS_TMA] = { "weir_rows_tma", 1 },
+    [WEIR_KERNEL_PAGES_VECTOR] = { "weir_pages_vector", 0 },
+    [WEIR_KERNEL_ROWS_VECTOR] = { "weir_rows_vector", 0 },
+    [WEIR_KERNEL_GATHER_TMA] = { "weir_gather_tma", 3 },
+    [WEIR_KERNEL_GATHER_FEW_TMA] = { "weir_gather_few_tma", 3 },
+    [WEIR_KERNEL_GATHER_VECTOR] = { "weir_gather_vector", 2 },
+    [WEIR_KERNEL_GATHER_FEW_VECTOR] = { "weir_gather_few_vector", 2 },
 };
 
 /* ---- Loading ------------------------------------------------------------- */
@@ -55,7 +72,7 @@ static CUresult load_kernel(struct weir_cuda_kernels *k, enum weir_cuda_kernel w
     CUkernel kernel;
     CUresult result = d->cuLibraryGetKernel(&kernel, k->libraries[kernel_names[which].library],
                                             kernel_names[which].name);
-    if (result == CUDA_SUCCESS && kernel_names[which].library == 0)
+    if (result == CUDA_SUCCESS && files[kernel_names[which].library].tma)
         result = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                          (int)k->shared_bytes, kernel, k->device->ordinal);
     return result ? result : d->cuKernelGetFunction(&k->functions[which], kernel);
@@ -66,8 +83,8 @@ static int load_library(struct weir_cuda_kernels *k, uint32_t library)
     const struct weir_cuda_driver *d = k->device->driver;
     CUlibraryOption preserved = CU_LIBRARY_BINARY_IS_PRESERVED;
     void *yes = (void *)(uintptr_t)1;
-    CUresult result = d->cuLibraryLoadData(&k->libraries[library], images[library], NULL, NULL, 0,
-                                           &preserved, &yes, 1);
+    CUresult result = d->cuLibraryLoadData(&k->libraries[library], files[library].image, NULL, NULL,
+                                           0, &preserved, &yes, 1);
     for (uint32_t i = 0; i < WEIR_KERNEL_COUNT && result == CUDA_SUCCESS; i++)
         if (kernel_names[i].library == library)
             result = load_kernel(k, (enum weir_cuda_kernel)i);
@@ -77,7 +94,7 @@ static int load_library(struct weir_cuda_kernels *k, uint32_t library)
 /* A kernel that does not load is done without, unless the device is lost. */
 static void try_library(struct weir_cuda_kernels *k, uint32_t library)
 {
-    if (!images[library] || load_library(k, library) == 0)
+    if (!files[library].image || load_library(k, library) == 0)
         return;
     for (uint32_t i = 0; i < WEIR_KERNEL_COUNT; i++)
         if (kernel_names[i].library == library)
@@ -94,9 +111,10 @@ static void load_all(struct weir_cuda_kernels *k)
         (uint32_t)attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     if (!driver_suffices(device->driver) || !device->same_address || compute < 75)
         return;
-    try_library(k, 1);
-    if (compute >= 90 && weir_gate_ring(k->shared_bytes, &k->stages, &k->stage_bytes))
-        try_library(k, 0);
+    bool tma = compute >= 90 && weir_gate_ring(k->shared_bytes, &k->stages, &k->stage_bytes);
+    for (uint32_t i = 0; i < WEIR_CUDA_LIBRARIES; i++)
+        if (tma || !files[i].tma)
+            try_library(k, i);
     if (k->functions[WEIR_KERNEL_PAGES_VECTOR])
         k->compute = compute;
     if (!k->functions[WEIR_KERNEL_PAGES_TMA])
@@ -124,7 +142,7 @@ void weir_cuda_kernels_destroy(struct weir_cuda_kernels **kernels)
     *kernels = NULL;
     if (!k)
         return;
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < WEIR_CUDA_LIBRARIES; i++)
         if (k->libraries[i])
             (void)k->device->driver->cuLibraryUnload(k->libraries[i]);
     free(k);
@@ -200,6 +218,23 @@ int weir_cuda_kernels_launch(const struct weir_cuda_kernels *kernels,
         kernels->device, "cuLaunchKernel",
         kernels->device->driver->cuLaunchKernel(grid->function, grid->ctas, 1, 1, grid->threads, 1,
                                                 1, grid->shared_bytes, stream, parameters, NULL));
+}
+
+int weir_cuda_kernels_upload(const struct weir_cuda_kernels *kernels, CUdeviceptr to,
+                             const void *from, uint64_t bytes)
+{
+    struct weir_cuda_device *device = kernels->device;
+    const struct weir_cuda_driver *d = device->driver;
+    CUstream stream;
+    int rc = weir_cuda_result(device, "cuStreamCreateWithPriority",
+                              d->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+    if (rc)
+        return rc;
+    rc = weir_cuda_result(device, "cuMemcpyHtoDAsync",
+                          d->cuMemcpyHtoDAsync(to, from, bytes, stream));
+    int ended = weir_cuda_result(device, "cuStreamSynchronize", d->cuStreamSynchronize(stream));
+    (void)d->cuStreamDestroy(stream);
+    return rc ? rc : ended;
 }
 
 /* ---- Boxes --------------------------------------------------------------- */

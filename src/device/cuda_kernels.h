@@ -40,12 +40,19 @@ enum weir_cuda_kernel {
     WEIR_KERNEL_ROWS_TMA,
     WEIR_KERNEL_PAGES_VECTOR,
     WEIR_KERNEL_ROWS_VECTOR,
+    WEIR_KERNEL_GATHER_TMA,
+    WEIR_KERNEL_GATHER_FEW_TMA,
+    WEIR_KERNEL_GATHER_VECTOR,
+    WEIR_KERNEL_GATHER_FEW_VECTOR,
     WEIR_KERNEL_COUNT
 };
 
+/* One a file of kernels/. */
+#define WEIR_CUDA_LIBRARIES 4u
+
 struct weir_cuda_kernels {
     struct weir_cuda_device *device;
-    CUlibrary libraries[2];
+    CUlibrary libraries[WEIR_CUDA_LIBRARIES];
     CUfunction functions[WEIR_KERNEL_COUNT]; /* NULL: not for this GPU */
     uint32_t compute;                        /* 90 for 9.0; 0: no kernel at all */
     uint32_t shared_bytes;                   /* a CTA's, by opting in */
@@ -120,6 +127,20 @@ int weir_cuda_kernels_copy(struct weir_cuda_pages *pages, CUstream stream,
 int weir_cuda_kernels_rows(struct weir_cuda_kernels *kernels, CUstream stream,
                            const weir_copy_rows_params *params, bool tables);
 
+/* ---- cuda_kernel_gather.c -------------------------------------------------- */
+
+struct weir_cuda_gather;
+
+/* What a gather needs on this GPU; pre: its banks are checked, its word is zero.
+ * free: accepts NULL. -ENOTSUP, -EINVAL: the launches; -ENOMEM, -EIO. */
+int weir_cuda_gather_make(const struct weir_cuda_kernels *kernels, const struct weir_gather *gather,
+                          struct weir_cuda_gather **made);
+void weir_cuda_gather_free(const struct weir_cuda_kernels *kernels, struct weir_cuda_gather *made);
+
+int weir_cuda_gather_enqueue(const struct weir_cuda_kernels *kernels,
+                             const struct weir_cuda_gather *made, CUstream stream,
+                             const struct weir_gather_call *call);
+
 /* ---- cuda_kernels.c, for the other files ----------------------------------- */
 
 /* Fills in the defaults of a launch, checks it, and says what it needs.
@@ -138,6 +159,10 @@ int weir_cuda_kernels_grid(const struct weir_cuda_kernels *kernels, enum weir_cu
 
 int weir_cuda_kernels_launch(const struct weir_cuda_kernels *kernels,
                              const struct weir_cuda_grid *grid, CUstream stream, void *args);
+
+/* Copies pinned memory to the device before it returns, in a stream of its own. */
+int weir_cuda_kernels_upload(const struct weir_cuda_kernels *kernels, CUdeviceptr to,
+                             const void *from, uint64_t bytes);
 
 /* A map over {row, layer, token} for boxes of box_rows rows. False: the driver
  * takes no such map, so rows are loaded one by one. */

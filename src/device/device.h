@@ -32,6 +32,8 @@
 #include <stdatomic.h>
 
 typedef struct weir_event weir_event;
+struct weir_gather;
+struct weir_gather_call;
 
 enum weir_direction {
     WEIR_LOAD,      /* host to device */
@@ -166,6 +168,17 @@ struct weir_device_ops {
     int (*copy_rows)(weir_device *device, weir_stream *stream, const weir_copy_rows_params *params,
                      bool tables);
 
+    /* Makes what a gather needs beyond its calls: pre: its banks are checked, its
+     * word is set. *state may become NULL. release: pre: no enqueued work uses it;
+     * accepts NULL. -ENOTSUP: the device has no such kernel; -ENOMEM, -EIO. */
+    int (*gather_prepare)(weir_device *device, const struct weir_gather *gather, void **state);
+    void (*gather_release)(weir_device *device, void *state);
+
+    /* Enqueues a gather; `call` may be gone when this returns, its gather may not
+     * before the work has run. */
+    int (*gather_launch)(weir_device *device, weir_stream *stream,
+                         const struct weir_gather_call *call);
+
     /* Names a pool of pages for the race check: pieces [page][tensor][layer],
      * pages 0..n_pages. Devices without a race check give id 0. -ENOMEM. */
     int (*pool_register)(weir_device *device, uint32_t n_pages, uint32_t n_tensors,
@@ -177,7 +190,7 @@ struct weir_device_ops {
 struct weir_device {
     const struct weir_device_ops *ops;
     weir_log log;
-    atomic_uint users; /* ranks that are open */
+    atomic_uint users; /* ranks and gathers that are open */
     int numa_node;     /* of the host, nearest to the device; -1: none or unknown */
 };
 

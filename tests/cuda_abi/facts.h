@@ -53,6 +53,7 @@ struct fact {
     FACT(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),                                            \
     FACT(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),                                            \
     FACT(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),                             \
+    FACT(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES),                        \
     FACT(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),                                   \
     FACT(CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED),                                         \
     FACT(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID),                                                        \

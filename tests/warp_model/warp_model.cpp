@@ -10,6 +10,8 @@
 #include <ucontext.h>
 #include <vector>
 
+#include "bank_gather_tma.cu"
+#include "bank_gather_vector.cu"
 #include "page_copy_tma.cu"
 #include "page_copy_vector.cu"
 
@@ -113,6 +115,14 @@ void run_lane()
         weir_pages_vector(*static_cast<const weir_pages_args *>(launch_->args));
     else if (name == "weir_rows_vector")
         weir_rows_vector(*static_cast<const weir_rows_args *>(launch_->args));
+    else if (name == "weir_gather_tma")
+        weir_gather_tma(*static_cast<const weir_gather_args *>(launch_->args));
+    else if (name == "weir_gather_few_tma")
+        weir_gather_few_tma(*static_cast<const weir_gather_few_args *>(launch_->args));
+    else if (name == "weir_gather_vector")
+        weir_gather_vector(*static_cast<const weir_gather_args *>(launch_->args));
+    else if (name == "weir_gather_few_vector")
+        weir_gather_few_vector(*static_cast<const weir_gather_few_args *>(launch_->args));
     else
         must(false, "no such kernel");
     must(lane->open.empty(), "stores were not committed");
@@ -185,6 +195,9 @@ void barrier_arm(uint32_t barrier, uint32_t bytes)
     must(bytes > 0 && bytes < 1u << 20, "a barrier expects too much or nothing");
     b.armed = true;
     b.expected = bytes;
+    counts_.arms++;
+    if (lane->here.block_index.x < 16)
+        counts_.cta_bytes[lane->here.block_index.x] += bytes;
 }
 void barrier_wait(uint32_t barrier, uint32_t parity)
 {

@@ -37,6 +37,8 @@ struct warp_model_counts {
     uint64_t loads;
     uint64_t boxes;
     uint64_t stores;
+    uint64_t arms;          /* of barriers */
+    uint64_t cta_bytes[16]; /* that bulk loads of each CTA bring, the first 16 */
 };
 
 /* NULL, or what went wrong, static. */

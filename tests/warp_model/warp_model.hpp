@@ -95,6 +95,17 @@ void bulk_wait_group(uint32_t newest, bool read);
 void map_acquire(const void *map);
 bool arrive_last(uint32_t *counter, uint32_t last);
 void store_release(uint32_t *word, uint32_t value);
+WEIR_DEVICE uint32_t counter_add(uint32_t *counter, uint32_t n)
+{
+    return *counter += n;
+}
+WEIR_DEVICE uint32_t counter_load(const uint32_t *counter)
+{
+    return *counter;
+}
+WEIR_DEVICE void fence_system()
+{
+}
 
 template <int N> void bulk_wait_read()
 {
