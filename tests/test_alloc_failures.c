@@ -5,6 +5,7 @@
 #include "transfer/geometry.h"
 
 #include <weir/cache.h>
+#include <weir/gather.h>
 #include <weir/page_pool.h>
 #include <weir/policy.h>
 #include <weir/radix.h>
@@ -620,6 +621,41 @@ static void device_workload(void)
 Test(alloc_failures, cpu_device)
 {
     sweep("cpu device", device_workload);
+}
+
+/* ---- Gather ---------------------------------------------------------------- */
+
+static void gather_workload(void)
+{
+    static uint64_t banks[2][4] = { { 0 }, { 1, 2, 3, 4 } };
+    static const int32_t dst_rows[] = { 3, 0 };
+    static const int32_t src_rows[] = { 1, 2 };
+    const weir_bank bank = { .dst = (uintptr_t)banks[0],
+                             .src = (uintptr_t)banks[1],
+                             .row_bytes = 8 };
+    weir_device *device = open_device();
+    weir_stream *stream = NULL;
+    MUST_TELL(weir_cpu_stream_create(device, &stream), is_null(stream));
+    weir_gather_params params;
+    weir_gather_params_init(&params);
+    params.banks = &bank;
+    params.n_banks = 1;
+    params.max_count = 2;
+    weir_gather *gather = NULL;
+    MUST_TELL(weir_gather_create(&gather, device, &params), is_null(gather));
+    const weir_gather_rows rows = { dst_rows, src_rows, NULL, 2 };
+    memset(banks[0], 0, sizeof banks[0]);
+    MUST_TELL(weir_gather_launch(gather, &rows, NULL, stream), (void)0);
+    run_all(device);
+    cr_assert(banks[0][3] == 2 && banks[0][0] == 3 && banks[0][1] == 0);
+    weir_gather_destroy(&gather);
+    weir_cpu_stream_destroy(device, &stream);
+    cr_assert(weir_device_close(&device) == 0);
+}
+
+Test(alloc_failures, gather)
+{
+    sweep("gather", gather_workload);
 }
 
 /* ---- A rank, its cache and a round trip ----------------------------------- */

@@ -2,6 +2,7 @@
 #include "cuda_rig.h"
 
 #include <weir/cuda.h>
+#include <weir/gather.h>
 #include <weir/rank.h>
 
 #include <stdio.h>
@@ -19,6 +20,28 @@ static const struct fake_call *last_call(const struct cuda_rig *rig, enum fake_f
             return &rig->fake->calls[i];
     cr_assert(false, "function %d was not called", (int)function);
     return NULL;
+}
+
+/* ---- Gather: the fake GPU has no kernels ------------------------------------ */
+
+Test(cuda_device, a_gather_without_kernels_leaves_nothing)
+{
+    struct cuda_rig rig = { 0 };
+    rig_open_device(&rig);
+    const weir_bank bank = { .dst = 4096, .src = 8192, .row_bytes = 64 };
+    weir_gather_params params;
+    weir_gather_params_init(&params);
+    params.banks = &bank;
+    params.n_banks = 1;
+    params.max_count = 8;
+    weir_gather *gather = NULL;
+    cr_assert(eq(int, weir_gather_create(&gather, rig.device, &params), -ENOTSUP));
+    cr_assert(eq(ptr, gather, NULL));
+    fake_cuda_fail(rig.fake, FAKE_cuMemHostAlloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert(eq(int, weir_gather_create(&gather, rig.device, &params), -ENOMEM));
+    fake_cuda_fail(rig.fake, FAKE_cuCtxPushCurrent, 2, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert(eq(int, weir_gather_create(&gather, rig.device, &params), -ENOMEM));
+    rig_close_device(&rig);
 }
 
 /* ---- Opening and closing --------------------------------------------------- */
