@@ -26,6 +26,7 @@ static const struct {
     [WEIR_BENCH_FILL_HALF] = { "weir_bench_fill_half", 0 },
     [WEIR_BENCH_COOPERATIVE] = { "weir_bench_cooperative", 0 },
     [WEIR_BENCH_DECODE] = { "weir_bench_decode", 0 },
+    [WEIR_BENCH_GATHER_BASELINE] = { "weir_bench_gather_baseline", 0 },
 };
 
 /* The cooperative grid takes half of an SM's shared memory, so that nothing that

@@ -23,6 +23,7 @@ static const struct {
     { "pin", "how fast a host pool becomes ready", weir_bench_pin },
     { "launch", "what enqueueing a load costs the host", weir_bench_launch },
     { "index", "what the cache's decisions take", weir_bench_index },
+    { "gather", "how fast missed experts come, alone and beside a GEMM", weir_bench_gather },
 };
 
 struct command {

@@ -2,6 +2,7 @@
 
 /* All kernels of weir-bench as one image. */
 
+#include "gather_baseline.cu"
 #include "gemm.cu"
 #include "load.cu"
 #include "pattern.cu"

@@ -52,6 +52,22 @@ struct weir_bench_rows_args {
 #define WEIR_BENCH_ROW_STEP 128u /* bytes that a worker moves in a round */
 #define WEIR_BENCH_ROWS_THREADS 1024u
 
+/* Rows of several banks, row_bytes apart on both sides and a multiple of 16: row
+ * from_rows[i] of from[b] to row to_rows[i] of to[b], for i below *count. */
+#define WEIR_BENCH_GATHER_BANKS 8u
+#define WEIR_BENCH_GATHER_THREADS 1024u
+#define WEIR_BENCH_GATHER_CTAS 8u /* a bank */
+
+struct weir_bench_gather_args {
+    uint64_t to[WEIR_BENCH_GATHER_BANKS];
+    uint64_t from[WEIR_BENCH_GATHER_BANKS];
+    uint32_t row_bytes[WEIR_BENCH_GATHER_BANKS];
+    const int32_t *to_rows;
+    const int32_t *from_rows;
+    const int64_t *count;
+    uint32_t n_banks;
+};
+
 /* The tiles of the GEMMs. Rows of all operands follow one another:
  * activations [rows][depth], weights [columns][depth], output [rows][columns]. */
 #define WEIR_BENCH_TILE_ROWS 128u

@@ -18,6 +18,8 @@ SUBJECTS = {
     "overlap": ["--layers", "3", "--pages", "8", "--page-tokens", "4", "--row-bytes", "128",
                 "--ms", "0.6", "--chain", "20", "--runs", "1,4", "--link-gbps", "0"],
     "pin": ["--mib", "1,2", "--threads", "1,2"],
+    "gather": ["--row-bytes", "4096,512,16", "--experts", "1,3", "--ms", "0.5", "--batch", "2",
+               "--link-gbps", "0"],
     "launch": ["--layers", "2,3", "--pages", "1,4", "--link-gbps", "0"],
     "index": ["--pages", "1000,3000", "--page-tokens", "16,64", "--leaves", "5000", "--seqs", "9"],
 }
@@ -169,6 +171,26 @@ def check_index(program):
     expect(planted["settings"]["wrong_answers"] > 0, "planted errors")
 
 
+def check_gather(program):
+    found = result(program, "gather", "--ctas", "2,4", "--rings", "4x16384")
+    check_common("gather", found)
+    rows = found["results"]
+    expect(found["settings"]["expert_bytes"] == 4096 + 512 + 16, "bytes of an expert")
+    modes = ["plain loads", "auto", "vector", "copy engine, a copy a row",
+             "tma, 2 ctas, 4x16384", "tma, 4 ctas, 4x16384"]
+    expect([(row["experts"], row["mode"]) for row in rows] ==
+           [(experts, mode) for experts in (1, 3) for mode in modes], "modes and sizes")
+    for row in rows:
+        measured = row["mode"] in ("plain loads", "auto")
+        expect(all((key in row) == measured
+                   for key in ("gbps", "of_plain_percent", "gbps_beside", "pass_slower_percent")),
+               f"measured or skipped: {row}")
+    odd = result(program, "gather", "--row-bytes", "200,1", "--ms", "0")["results"]
+    expect(["skipped" in row for row in odd[:2]] == [True, False], "odd rows")
+    expect(all("gbps_beside" not in row for row in odd), "nothing beside")
+    check_planted(program, "gather")
+
+
 def check_options(program):
     for arguments, text in (
             ([], "no subject given"),
@@ -185,6 +207,8 @@ def check_options(program):
             (["overlap", "--gemm", "own"], "--gemm own is unknown"),
             (["overlap", "--layout", "odd"], "--layout odd is unknown"),
             (["pin", "--threads", "65"], "--threads must be integers from 1 to 64"),
+            (["gather", "--row-bytes", "1,2,3,4,5,6,7,8,9"], "--row-bytes: more than 8 banks"),
+            (["gather", "--ms", "-1"], "--ms must be a number from 0"),
             (["launch", "--pages", ","], "--pages must be integers"),
             (["index", "--pages", "99"], "--pages must be integers from 100"),
             (["index", "more"], "more is no option"),
@@ -209,6 +233,7 @@ def check_options(program):
 
 CHECKS = {"copy": check_copy, "overlap": check_overlap, "pin": check_pin, "launch": check_launch,
           "index": check_index,
+          "gather": check_gather,
           "options": check_options}
 CHECKS[sys.argv[2]](sys.argv[1])
 sys.exit(1 if failures else 0)
