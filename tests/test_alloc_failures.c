@@ -630,9 +630,9 @@ static void gather_workload(void)
     static uint64_t banks[2][4] = { { 0 }, { 1, 2, 3, 4 } };
     static const int32_t dst_rows[] = { 3, 0 };
     static const int32_t src_rows[] = { 1, 2 };
-    const weir_bank bank = { .dst = (uintptr_t)banks[0],
-                             .src = (uintptr_t)banks[1],
-                             .row_bytes = 8 };
+    const weir_bank bank = {
+        .dst = (uintptr_t)banks[0], .src = (uintptr_t)banks[1], .row_bytes = 8, .dst_rows = 4
+    };
     weir_device *device = open_device();
     weir_stream *stream = NULL;
     MUST_TELL(weir_cpu_stream_create(device, &stream), is_null(stream));

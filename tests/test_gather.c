@@ -245,6 +245,46 @@ Test(gather, launches_keep_their_bases)
     close_world(&w);
 }
 
+static void read_nothing(void *arg)
+{
+    (void)arg;
+}
+
+/* A kernel of another stream that reads a slot without waiting for the gather is a
+ * race; one behind it, or of another slot, is none. */
+Test(gather, the_race_check_knows_the_slots)
+{
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        struct world w;
+        usual(&w, seed);
+        weir_stream *other;
+        uint32_t pool = weir_gather_cpu_pool(w.gather);
+        must(pool > 0, "no pool");
+        must(weir_cpu_stream_create(w.device, &other) == 0, "stream");
+        w.c.rows[0][0] = 100; /* skipped: writes nothing */
+        launch(&w, 2, true);
+        int32_t slot = (int32_t)w.c.rows[0][1];
+        const weir_cpu_access same = { pool, slot + 1, 3, 0, false };
+        const weir_cpu_access free_slot = { pool, (slot + 1) % 8 + 1, 3, 0, false };
+        weir_gather_rows rows = { w.lists[0], w.lists[1], &w.count, 0 };
+        must(weir_gather_launch(w.gather, &rows, NULL, w.stream) == 0, "launch");
+        must(weir_cpu_launch(w.device, other, read_nothing, NULL, &free_slot, 1) == 0, "read");
+        must(weir_cpu_launch(w.device, w.stream, read_nothing, NULL, &same, 1) == 0, "read");
+        must(weir_cpu_stream_synchronize(w.device, w.stream) == 0, "synchronize");
+        must(weir_cpu_stream_synchronize(w.device, other) == 0, "synchronize");
+        must(weir_cpu_device_races(w.device) == 0, "a race that is none: %s", w.capture.last);
+        must(weir_gather_launch(w.gather, &rows, NULL, w.stream) == 0, "launch");
+        must(weir_cpu_launch(w.device, other, read_nothing, NULL, &same, 1) == 0, "read");
+        must(weir_cpu_stream_synchronize(w.device, w.stream) == 0, "synchronize");
+        must(weir_cpu_stream_synchronize(w.device, other) == 0, "synchronize");
+        must(weir_cpu_device_races(w.device) == 1, "%d races",
+             (int)weir_cpu_device_races(w.device));
+        weir_cpu_stream_destroy(w.device, &other);
+        close_world(&w);
+    }
+    must(weir_gather_cpu_pool(NULL) == 0, "a pool of NULL");
+}
+
 Test(gather, an_open_gather_keeps_the_device_open)
 {
     struct world w;

@@ -154,6 +154,12 @@ WEIR_API int weir_gather_launch(weir_gather *gather, const weir_gather_rows *row
  * argument is NULL. Threads: any. */
 WEIR_API int weir_gather_errors(weir_gather *gather, uint32_t *n) WEIR_NOEXCEPT;
 
+/* The id of the target rows in weir_cpu_access, on a CPU device: row r of bank b is
+ * page r + 1 of tensor b in layer 0. Launches with the bases of create write it.
+ * 0 on other devices, where a bank's dst_rows is 0, and above 2^20 rows of all
+ * banks: nothing is checked then. Each gather has its own. */
+WEIR_API uint32_t weir_gather_cpu_pool(const weir_gather *gather) WEIR_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

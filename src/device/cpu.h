@@ -85,11 +85,17 @@ struct weir_cpu_copy {
     uint64_t bytes;
 };
 
+/* Tells the race check what a launch touches that only its arguments say, when it
+ * starts. Under the lock. */
+typedef void weir_cpu_touch(struct weir_cpu_race *race, const struct weir_cpu_accessor *accessor,
+                            const void *arg);
+
 struct weir_cpu_launch {
     void (*fn)(void *arg);
     void *arg;
     bool owns_arg; /* it is the payload */
     size_t n_accesses;
+    weir_cpu_touch *touch; /* NULL: the accesses are all */
 };
 
 struct weir_cpu_op {
@@ -258,10 +264,17 @@ void weir_cpu_host_learns(struct weir_cpu_device *device, const struct weir_cpu_
  * streams. */
 int weir_cpu_check_stream(weir_device *base, const weir_stream *stream, const char *call);
 
-/* As weir_cpu_launch without accesses, with an argument of its own that is copied
- * and aligned to 8. */
-int weir_cpu_launch_copy(weir_device *base, weir_stream *stream, void (*fn)(void *arg),
-                         const void *arg, size_t bytes);
+/* As weir_cpu_launch, with an argument of its own that is copied and aligned to 8;
+ * `touch` (NULL: nothing) says what it touches. */
+int weir_cpu_launch_touching(weir_device *base, weir_stream *stream, void (*fn)(void *arg),
+                             const void *arg, size_t bytes, weir_cpu_touch *touch);
+
+/* The same for what the race check does not look at. */
+static inline int weir_cpu_launch_copy(weir_device *base, weir_stream *stream,
+                                       void (*fn)(void *arg), const void *arg, size_t bytes)
+{
+    return weir_cpu_launch_touching(base, stream, fn, arg, bytes, NULL);
+}
 
 /* ---- cpu_gather.c -------------------------------------------------------- */
 

@@ -45,16 +45,22 @@ static bool copy_row(const weir_bank *bank, const weir_bank_bases *bases, int64_
     return true;
 }
 
+static uint32_t row_count(const struct weir_gather_call *call)
+{
+    int64_t count = call->rows.count ? *call->rows.count : call->rows.n_rows;
+    if (count > call->gather->params.max_count)
+        return call->gather->params.max_count;
+    return count < 0 ? 0 : (uint32_t)count;
+}
+
 static void run(void *arg)
 {
     const struct weir_gather_call *call = arg;
     const struct weir_gather *gather = call->gather;
     const weir_gather_rows *rows = &call->rows;
-    int64_t count = rows->count ? *rows->count : rows->n_rows;
-    if (count > gather->params.max_count)
-        count = gather->params.max_count;
+    uint32_t n = row_count(call);
     uint32_t skipped = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         int64_t dst = index_at(rows->dst_rows, gather->params.index_bytes, i);
         int64_t src = index_at(rows->src_rows, gather->params.index_bytes, i);
         for (uint32_t b = 0; b < gather->params.n_banks; b++)
@@ -63,8 +69,25 @@ static void run(void *arg)
     (void)__atomic_fetch_add(gather->skipped, skipped, __ATOMIC_ACQ_REL);
 }
 
+/* The slots, where they are those that the pool stands for. */
+static void touch(struct weir_cpu_race *race, const struct weir_cpu_accessor *accessor,
+                  const void *arg)
+{
+    const struct weir_gather_call *call = arg;
+    const struct weir_gather *gather = call->gather;
+    for (uint32_t i = 0; i < row_count(call) && gather->cpu_pool > 0; i++) {
+        int64_t dst = index_at(call->rows.dst_rows, gather->params.index_bytes, i);
+        int64_t src = index_at(call->rows.src_rows, gather->params.index_bytes, i);
+        for (uint32_t b = 0; b < gather->params.n_banks; b++)
+            if (call->bases[b].dst == gather->banks[b].dst &&
+                has_row(gather->banks[b].dst_rows, dst) && has_row(gather->banks[b].src_rows, src))
+                weir_cpu_race_access(race, accessor, gather->cpu_pool, (int32_t)dst + 1, 1, b, 0,
+                                     true);
+    }
+}
+
 int weir_cpu_gather_launch(weir_device *base, weir_stream *stream,
                            const struct weir_gather_call *call)
 {
-    return weir_cpu_launch_copy(base, stream, run, call, sizeof *call);
+    return weir_cpu_launch_touching(base, stream, run, call, sizeof *call, touch);
 }

@@ -125,6 +125,8 @@ static void check_launch(struct weir_cpu_race *race, const struct weir_cpu_op *o
     for (size_t i = 0; i < op->launch.n_accesses; i++)
         weir_cpu_race_access(race, accessor, accesses[i].pool, accesses[i].page, 1,
                              accesses[i].tensor, accesses[i].layer, accesses[i].write);
+    if (op->launch.touch)
+        op->launch.touch(race, accessor, op->launch.arg);
 }
 
 static void check(struct weir_cpu_device *device, const struct weir_cpu_op *op)

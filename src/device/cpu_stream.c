@@ -370,14 +370,14 @@ int weir_cpu_launch(weir_device *base, weir_stream *stream, void (*fn)(void *arg
     return rc;
 }
 
-int weir_cpu_launch_copy(weir_device *base, weir_stream *stream, void (*fn)(void *arg),
-                         const void *arg, size_t bytes)
+int weir_cpu_launch_touching(weir_device *base, weir_stream *stream, void (*fn)(void *arg),
+                             const void *arg, size_t bytes, weir_cpu_touch *touch)
 {
     int rc = weir_cpu_check_stream(base, stream, "launch");
     if (rc)
         return rc;
     struct weir_cpu_device *device = weir_cpu_enter(base);
-    struct weir_cpu_launch what = { .fn = fn, .owns_arg = true };
+    struct weir_cpu_launch what = { .fn = fn, .owns_arg = true, .touch = touch };
     rc = launch(device, stream, &what, arg, bytes);
     weir_cpu_leave(device);
     return rc;

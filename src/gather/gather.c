@@ -15,16 +15,41 @@ void weir_gather_params_init(weir_gather_params *params)
 
 /* ---- Life ---------------------------------------------------------------- */
 
-/* The device has the word and the state, or nothing. */
+static int register_rows(struct weir_gather *gather)
+{
+    weir_device *device = gather->device;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < gather->params.n_banks; i++) {
+        uint64_t rows = gather->banks[i].dst_rows;
+        if (rows == 0)
+            return 0;
+        most = rows > most ? rows : most;
+    }
+    if (most * gather->params.n_banks > WEIR_GATHER_RACE_ROWS)
+        return 0;
+    return device->ops->pool_register(device, (uint32_t)most, gather->params.n_banks, 1,
+                                      &gather->cpu_pool);
+}
+
+static void stop(struct weir_gather *gather)
+{
+    weir_device *device = gather->device;
+    device->ops->pool_unregister(device, gather->cpu_pool);
+    device->ops->words_free(device, gather->skipped);
+}
+
+/* The device has all that the gather needs, or nothing. */
 static int start(struct weir_gather *gather)
 {
     weir_device *device = gather->device;
     int rc = device->ops->words_alloc(device, 1, &gather->skipped);
     if (rc)
         return rc;
-    rc = device->ops->gather_prepare(device, gather, &gather->state);
+    rc = register_rows(gather);
+    if (!rc)
+        rc = device->ops->gather_prepare(device, gather, &gather->state);
     if (rc)
-        device->ops->words_free(device, gather->skipped);
+        stop(gather);
     return rc;
 }
 
@@ -63,7 +88,7 @@ void weir_gather_destroy(weir_gather **gather)
     struct weir_gather *g = *gather;
     *gather = NULL;
     g->device->ops->gather_release(g->device, g->state);
-    g->device->ops->words_free(g->device, g->skipped);
+    stop(g);
     atomic_fetch_sub(&g->device->users, 1);
     free(g);
 }
@@ -116,6 +141,11 @@ int weir_gather_launch(weir_gather *gather, const weir_gather_rows *rows,
     if (!rc)
         rc = set_bases(gather, bases, call.bases);
     return rc ? rc : gather->device->ops->gather_launch(gather->device, stream, &call);
+}
+
+uint32_t weir_gather_cpu_pool(const weir_gather *gather)
+{
+    return gather ? gather->cpu_pool : 0;
 }
 
 int weir_gather_errors(weir_gather *gather, uint32_t *n)

@@ -24,8 +24,12 @@ struct weir_gather {
     weir_gather_params params; /* but for banks */
     weir_bank banks[WEIR_GATHER_MAX_BANKS];
     uint32_t *skipped; /* a word of the device */
+    uint32_t cpu_pool; /* of the target rows as pages, a tensor a bank; 0: none */
     void *state;       /* the device's */
 };
+
+/* Larger targets are not worth the race check's memory. */
+#define WEIR_GATHER_RACE_ROWS (1u << 20)
 
 struct weir_gather_call {
     const struct weir_gather *gather;
