@@ -64,8 +64,8 @@ int weir_device_close(weir_device **device)
         return 0;
     unsigned users = atomic_load(&(*device)->users);
     if (users > 0) {
-        weir_log_line(&(*device)->log, WEIR_LOG_ERROR, "device close: %u ranks or gathers are open on it",
-                      users);
+        weir_log_line(&(*device)->log, WEIR_LOG_ERROR,
+                      "device close: %u ranks or gathers are open on it", users);
         return -EBUSY;
     }
     (*device)->ops->close(*device);
