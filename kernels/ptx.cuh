@@ -62,6 +62,24 @@ WEIR_DEVICE uint32_t first_set(uint32_t bits)
     return static_cast<uint32_t>(__ffs(static_cast<int>(bits)));
 }
 
+WEIR_DEVICE uint32_t popcount(uint32_t bits)
+{
+    return static_cast<uint32_t>(__popc(bits));
+}
+
+/* ---- Blocks -------------------------------------------------------------- */
+
+/* All threads of the block meet; what they wrote before, all see behind. */
+WEIR_DEVICE void cta_sync()
+{
+    __syncthreads();
+}
+
+WEIR_DEVICE void shared_or(uint32_t *word, uint32_t bits)
+{
+    atomicOr(word, bits);
+}
+
 /* ---- Shared memory and barriers ------------------------------------------ */
 
 WEIR_DEVICE uint8_t *dynamic_shared()

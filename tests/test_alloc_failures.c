@@ -5,6 +5,7 @@
 #include "transfer/geometry.h"
 
 #include <weir/cache.h>
+#include <weir/expert_cache.h>
 #include <weir/gather.h>
 #include <weir/page_pool.h>
 #include <weir/policy.h>
@@ -656,6 +657,36 @@ static void gather_workload(void)
 Test(alloc_failures, gather)
 {
     sweep("gather", gather_workload);
+}
+
+/* ---- Expert cache ---------------------------------------------------------- */
+
+static void expert_cache_workload(void)
+{
+    static const int32_t ids[] = { 3, 1, 3 };
+    int32_t slots[3] = { 9, 9, 9 };
+    weir_device *device = open_device();
+    weir_stream *stream = NULL;
+    MUST_TELL(weir_cpu_stream_create(device, &stream), is_null(stream));
+    weir_expert_cache_params params;
+    weir_expert_cache_params_init(&params);
+    params.n_experts = 4;
+    params.n_slots = 2;
+    params.max_ids = 3;
+    weir_expert_cache *cache = NULL;
+    MUST_TELL(weir_expert_cache_create(&cache, device, &params), is_null(cache));
+    const weir_expert_ids call = { 0, 3, ids, slots };
+    MUST_TELL(weir_expert_cache_ensure(cache, &call, stream), (void)0);
+    run_all(device);
+    cr_assert(slots[0] == 1 && slots[1] == 0 && slots[2] == 1);
+    weir_expert_cache_destroy(&cache);
+    weir_cpu_stream_destroy(device, &stream);
+    cr_assert(weir_device_close(&device) == 0);
+}
+
+Test(alloc_failures, expert_cache)
+{
+    sweep("expert cache", expert_cache_workload);
 }
 
 /* ---- A rank, its cache and a round trip ----------------------------------- */

@@ -2,6 +2,7 @@
 #include "cuda_rig.h"
 
 #include <weir/cuda.h>
+#include <weir/expert_cache.h>
 #include <weir/gather.h>
 #include <weir/rank.h>
 
@@ -41,6 +42,28 @@ Test(cuda_device, a_gather_without_kernels_leaves_nothing)
     cr_assert(eq(int, weir_gather_create(&gather, rig.device, &params), -ENOMEM));
     fake_cuda_fail(rig.fake, FAKE_cuCtxPushCurrent, 2, CUDA_ERROR_OUT_OF_MEMORY);
     cr_assert(eq(int, weir_gather_create(&gather, rig.device, &params), -ENOMEM));
+    rig_close_device(&rig);
+}
+
+Test(cuda_device, an_expert_cache_without_kernels_leaves_nothing)
+{
+    struct cuda_rig rig = { 0 };
+    rig_open_device(&rig);
+    weir_expert_cache_params params;
+    weir_expert_cache_params_init(&params);
+    params.n_experts = 8;
+    params.n_slots = 4;
+    params.max_ids = 8;
+    weir_expert_cache *cache = NULL;
+    cr_assert(eq(int, weir_expert_cache_create(&cache, rig.device, &params), -ENOTSUP));
+    cr_assert(eq(ptr, cache, NULL));
+    static const enum fake_function functions[] = { FAKE_cuMemAlloc, FAKE_cuMemHostAlloc,
+                                                    FAKE_cuStreamCreateWithPriority };
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        fake_cuda_fail(rig.fake, functions[i], 1, CUDA_ERROR_OUT_OF_MEMORY);
+        cr_assert(eq(int, weir_expert_cache_create(&cache, rig.device, &params), -ENOMEM));
+        cr_assert(eq(ptr, cache, NULL));
+    }
     rig_close_device(&rig);
 }
 

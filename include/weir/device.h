@@ -40,8 +40,8 @@ WEIR_API void weir_device_params_init(weir_device_params *params) WEIR_NOEXCEPT;
 WEIR_API int weir_device_open(weir_device **device, const weir_device_params *params) WEIR_NOEXCEPT;
 
 /* Closes a device and sets *device to NULL; a NULL content is allowed. Waits
- * for the work in its streams. -EBUSY and no effect: a rank or a gather is still open on
- * it. */
+ * for the work in its streams. -EBUSY and no effect: a rank, a gather or an
+ * expert cache is still open on it. */
 WEIR_API int weir_device_close(weir_device **device) WEIR_NOEXCEPT;
 
 /* "cpu" or "cuda". The string is static. */

@@ -11,6 +11,7 @@
 #include <weir/cpu_device.h>
 #include <weir/cuda.h>
 #include <weir/device.h>
+#include <weir/expert_cache.h>
 #include <weir/export.h>
 #include <weir/gather.h>
 #include <weir/key.h>

@@ -228,6 +228,7 @@ const struct weir_device_ops weir_cpu_ops = {
     .gather_prepare = weir_cpu_gather_prepare,
     .gather_release = weir_cpu_gather_release,
     .gather_launch = weir_cpu_gather_launch,
+    .expert_launch = weir_cpu_expert_launch,
     .pool_register = pool_register,
     .pool_unregister = pool_unregister,
 };

@@ -283,6 +283,11 @@ void weir_cpu_gather_release(weir_device *base, void *state);
 int weir_cpu_gather_launch(weir_device *base, weir_stream *stream,
                            const struct weir_gather_call *call);
 
+/* ---- cpu_expert.c: an entry of weir_cpu_ops -------------------------------- */
+
+int weir_cpu_expert_launch(weir_device *base, weir_stream *stream,
+                           const struct weir_expert_args *args, enum weir_expert_work work);
+
 /* ---- cpu_event.c, cpu_word.c, cpu_copy.c: entries of weir_cpu_ops --------- */
 
 int weir_cpu_event_create(weir_device *base, weir_event **event);

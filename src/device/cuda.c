@@ -166,6 +166,7 @@ static const struct weir_device_ops cuda_ops = {
     .gather_prepare = weir_cuda_gather_prepare,
     .gather_release = weir_cuda_gather_release,
     .gather_launch = weir_cuda_gather_launch,
+    .expert_launch = weir_cuda_expert_launch,
     .pool_register = pool_register,
     .pool_unregister = pool_unregister,
 };

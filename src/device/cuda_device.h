@@ -154,6 +154,11 @@ void weir_cuda_gather_release(weir_device *base, void *state);
 int weir_cuda_gather_launch(weir_device *base, weir_stream *stream,
                             const struct weir_gather_call *call);
 
+/* ---- cuda_kernel_expert.c -------------------------------------------------- */
+
+int weir_cuda_expert_launch(weir_device *base, weir_stream *stream,
+                            const struct weir_expert_args *args, enum weir_expert_work work);
+
 /* Enqueues the copies of layers layer_begin..layer_end-1, without the words, by
  * the GPU's copy engine. Between enter and leave. After a failure some of them
  * may run. -ENOTSUP: the stream is captured and the capture is broken. */

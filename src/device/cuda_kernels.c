@@ -15,6 +15,7 @@ extern const unsigned long long weir_fatbin_tma[];
 extern const unsigned long long weir_fatbin_vector[];
 extern const unsigned long long weir_fatbin_gather_tma[];
 extern const unsigned long long weir_fatbin_gather_vector[];
+extern const unsigned long long weir_fatbin_expert[];
 #define IMAGE(name) weir_fatbin_##name
 #else
 #define IMAGE(name) NULL
@@ -25,10 +26,8 @@ static const struct {
     const void *image;
     bool tma;
 } files[WEIR_CUDA_LIBRARIES] = {
-    { IMAGE(vector), false },
-    { IMAGE(tma), true },
-    { IMAGE(gather_vector), false },
-    { IMAGE(gather_tma), true },
+    { IMAGE(vector), false },    { IMAGE(tma), true },     { IMAGE(gather_vector), false },
+    { IMAGE(gather_tma), true }, { IMAGE(expert), false },
 };
 
 #define DEFAULT_CTAS 2u
@@ -46,6 +45,8 @@ static const struct {
     [WEIR_KERNEL_GATHER_FEW_TMA] = { "weir_gather_few_tma", 3 },
     [WEIR_KERNEL_GATHER_VECTOR] = { "weir_gather_vector", 2 },
     [WEIR_KERNEL_GATHER_FEW_VECTOR] = { "weir_gather_few_vector", 2 },
+    [WEIR_KERNEL_EXPERT_ENSURE] = { "weir_expert_ensure", 4 },
+    [WEIR_KERNEL_EXPERT_RESET] = { "weir_expert_reset", 4 },
 };
 
 /* ---- Loading ------------------------------------------------------------- */

@@ -44,11 +44,13 @@ enum weir_cuda_kernel {
     WEIR_KERNEL_GATHER_FEW_TMA,
     WEIR_KERNEL_GATHER_VECTOR,
     WEIR_KERNEL_GATHER_FEW_VECTOR,
+    WEIR_KERNEL_EXPERT_ENSURE,
+    WEIR_KERNEL_EXPERT_RESET,
     WEIR_KERNEL_COUNT
 };
 
 /* One a file of kernels/. */
-#define WEIR_CUDA_LIBRARIES 4u
+#define WEIR_CUDA_LIBRARIES 5u
 
 struct weir_cuda_kernels {
     struct weir_cuda_device *device;
@@ -140,6 +142,12 @@ void weir_cuda_gather_free(const struct weir_cuda_kernels *kernels, struct weir_
 int weir_cuda_gather_enqueue(const struct weir_cuda_kernels *kernels,
                              const struct weir_cuda_gather *made, CUstream stream,
                              const struct weir_gather_call *call);
+
+/* ---- cuda_kernel_expert.c -------------------------------------------------- */
+
+/* One call on an expert cache, or its reset. -ENOTSUP: no kernel for this GPU. */
+int weir_cuda_kernels_expert(struct weir_cuda_kernels *kernels, CUstream stream,
+                             const struct weir_expert_args *args, enum weir_expert_work work);
 
 /* ---- cuda_kernels.c, for the other files ----------------------------------- */
 

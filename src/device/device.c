@@ -65,7 +65,7 @@ int weir_device_close(weir_device **device)
     unsigned users = atomic_load(&(*device)->users);
     if (users > 0) {
         weir_log_line(&(*device)->log, WEIR_LOG_ERROR,
-                      "device close: %u ranks or gathers are open on it", users);
+                      "device close: %u ranks, gathers or expert caches are open on it", users);
         return -EBUSY;
     }
     (*device)->ops->close(*device);

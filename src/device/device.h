@@ -35,6 +35,13 @@ typedef struct weir_event weir_event;
 struct weir_gather;
 struct weir_gather_call;
 
+struct weir_expert_args;
+
+enum weir_expert_work {
+    WEIR_EXPERT_ENSURE,
+    WEIR_EXPERT_RESET
+};
+
 enum weir_direction {
     WEIR_LOAD,      /* host to device */
     WEIR_WRITE_BACK /* device to host */
@@ -179,6 +186,11 @@ struct weir_device_ops {
     int (*gather_launch)(weir_device *device, weir_stream *stream,
                          const struct weir_gather_call *call);
 
+    /* One call on an expert cache, or its reset; NULL: the device cannot. The args
+     * are copied. Pre: all that expert_args.h says of them. */
+    int (*expert_launch)(weir_device *device, weir_stream *stream,
+                         const struct weir_expert_args *args, enum weir_expert_work work);
+
     /* Names a pool of pages for the race check: pieces [page][tensor][layer],
      * pages 0..n_pages. Devices without a race check give id 0. -ENOMEM. */
     int (*pool_register)(weir_device *device, uint32_t n_pages, uint32_t n_tensors,
@@ -190,7 +202,7 @@ struct weir_device_ops {
 struct weir_device {
     const struct weir_device_ops *ops;
     weir_log log;
-    atomic_uint users; /* ranks and gathers that are open */
+    atomic_uint users; /* ranks, gathers, expert caches: that are open */
     int numa_node;     /* of the host, nearest to the device; -1: none or unknown */
 };
 

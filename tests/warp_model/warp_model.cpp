@@ -12,6 +12,7 @@
 
 #include "bank_gather_tma.cu"
 #include "bank_gather_vector.cu"
+#include "expert_ensure.cu"
 #include "page_copy_tma.cu"
 #include "page_copy_vector.cu"
 
@@ -35,12 +36,14 @@ struct Store {
     bool read = false, written = false;
     std::vector<uint8_t> content;
 };
+struct Lane;
 struct Cta {
     std::vector<uint8_t> memory;
     uint8_t *base;
     std::map<uint32_t, Barrier> barriers;
+    uint32_t arrived = 0, generation = 0; /* at cta_sync */
+    std::vector<Lane *> lanes;
 };
-struct Lane;
 struct Warp {
     Cta *cta;
     uint32_t arrived = 0, generation = 0;
@@ -64,6 +67,8 @@ const warp_model_launch *launch_;
 warp_model_counts counts_;
 std::string failure;
 uint64_t random_state;
+Warp *shy;
+uint32_t shy_rounds;
 
 uint32_t draw(uint32_t n)
 {
@@ -123,6 +128,10 @@ void run_lane()
         weir_gather_vector(*static_cast<const weir_gather_args *>(launch_->args));
     else if (name == "weir_gather_few_vector")
         weir_gather_few_vector(*static_cast<const weir_gather_few_args *>(launch_->args));
+    else if (name == "weir_expert_ensure")
+        weir_expert_ensure(*static_cast<const weir_expert_args *>(launch_->args));
+    else if (name == "weir_expert_reset")
+        weir_expert_reset(*static_cast<const weir_expert_args *>(launch_->args));
     else
         must(false, "no such kernel");
     must(lane->open.empty(), "stores were not committed");
@@ -174,6 +183,22 @@ const uint64_t *exchange(uint64_t value)
     return values;
 }
 } // namespace warp_model
+
+void cta_sync()
+{
+    Cta *cta = lane->warp->cta;
+    uint32_t generation = cta->generation;
+    if (++cta->arrived == launch_->threads) {
+        cta->arrived = 0;
+        cta->generation++;
+        for (Lane *other : cta->lanes)
+            other->blocked = false;
+    } else {
+        lane->blocked = true;
+    }
+    while (cta->generation == generation)
+        yield();
+}
 
 static Barrier &barrier_at(uint32_t address)
 {
@@ -302,6 +327,7 @@ static void make_lane(Warp *warp, uint32_t cta, uint32_t thread)
     made->warp = warp;
     made->here = { { launch_->ctas }, { launch_->threads }, { cta }, { thread } };
     warp->lanes[thread % 32] = made.get();
+    warp->cta->lanes.push_back(made.get());
     getcontext(&made->context);
     made->context.uc_stack.ss_sp = made->stack.data();
     made->context.uc_stack.ss_size = made->stack.size();
@@ -310,9 +336,20 @@ static void make_lane(Warp *warp, uint32_t cta, uint32_t thread)
     lanes.push_back(std::move(made));
 }
 
-static bool choose_lane(std::vector<Lane *> &ready)
+/* Even turns would never leave one warp far behind the others; so one is put off
+ * for a while, then another. */
+static bool choose_lanes(std::vector<Lane *> &ready)
 {
+    if (shy_rounds-- == 0) {
+        shy = lanes[draw(static_cast<uint32_t>(lanes.size()))]->warp;
+        shy_rounds = draw(64);
+    }
     ready.clear();
+    for (auto &l : lanes)
+        if (!l->ended && !l->blocked && l->warp != shy)
+            ready.push_back(l.get());
+    if (!ready.empty())
+        return true;
     for (auto &l : lanes)
         if (!l->ended && !l->blocked)
             ready.push_back(l.get());
@@ -325,6 +362,7 @@ const char *warp_model_run(const warp_model_launch *launch, warp_model_counts *c
     counts_ = {};
     failure.clear();
     random_state = launch->seed;
+    shy_rounds = 0;
     std::vector<std::unique_ptr<Cta>> ctas;
     std::vector<std::unique_ptr<Warp>> warps;
     for (uint32_t c = 0; c < launch->ctas; c++) {
@@ -341,7 +379,7 @@ const char *warp_model_run(const warp_model_launch *launch, warp_model_counts *c
         }
     }
     std::vector<Lane *> ready;
-    while (failure.empty() && choose_lane(ready)) {
+    while (failure.empty() && choose_lanes(ready)) {
         /* Each that can go on does, from one of them on. */
         uint32_t from = draw(static_cast<uint32_t>(ready.size()));
         for (size_t i = 0; i < ready.size() && failure.empty(); i++) {

@@ -5,7 +5,7 @@
 /* Runs the copy kernels' own source on the CPU, to find errors of logic before a
  * GPU does.
  *
- *   lane      a coroutine; a seed decides who goes on
+ *   lane      a coroutine; a seed decides who goes on, and which warp does not
  *   bulk      a load's target is garbage from its issue until its barrier is
  *   copies    waited for; a store reads its source as late as wait_group.read
  *             allows and writes as late as wait_group does, or by chance earlier

@@ -74,6 +74,15 @@ WEIR_DEVICE uint32_t first_set(uint32_t bits)
 {
     return static_cast<uint32_t>(__builtin_ffs(static_cast<int>(bits)));
 }
+WEIR_DEVICE uint32_t popcount(uint32_t bits)
+{
+    return static_cast<uint32_t>(__builtin_popcount(bits));
+}
+void cta_sync();
+WEIR_DEVICE void shared_or(uint32_t *word, uint32_t bits)
+{
+    *word |= bits;
+}
 WEIR_DEVICE uint8_t *dynamic_shared()
 {
     return warp_model::shared();
