@@ -31,6 +31,7 @@ struct sample {
     uint64_t joins[MAX_ITEMS];
     weir_move loads[MAX_ITEMS];
     weir_move writes[MAX_ITEMS];
+    weir_cancel cancels[MAX_ITEMS];
 };
 
 static uint32_t random_steps(struct random *random, uint64_t *steps, uint64_t last)
@@ -55,6 +56,20 @@ static uint32_t random_moves(struct random *random, weir_move *moves, const weir
     return n;
 }
 
+static uint32_t random_cancels(struct random *random, weir_cancel *cancels, const weir_order *order)
+{
+    uint32_t n = 0;
+    for (uint64_t step = 1 + random_below(random, 5); step < order->step && n < MAX_ITEMS / 2;
+         step += 1 + random_below(random, 300))
+        cancels[n++] = (weir_cancel){ .number = step, .kind = WEIR_REPORT_LOAD };
+    uint64_t ticket = 1000001; /* above any of an order */
+    for (uint32_t i = random_below(random, MAX_ITEMS / 2 + 1); i > 0; i--) {
+        cancels[n++] = (weir_cancel){ .number = ticket, .kind = WEIR_REPORT_WRITE_BACK };
+        ticket += 1 + random_below(random, 9);
+    }
+    return n;
+}
+
 static void random_order(struct random *random, struct sample *s)
 {
     weir_order *o = &s->order;
@@ -68,6 +83,7 @@ static void random_order(struct random *random, struct sample *s)
         .joins = s->joins,
         .loads = s->loads,
         .writes = s->writes,
+        .cancels = s->cancels,
     };
     o->n_fences = random_steps(random, s->fences, o->step - 1);
     o->n_load_fences = random_steps(random, s->load_fences, o->step - 1);
@@ -75,6 +91,7 @@ static void random_order(struct random *random, struct sample *s)
     o->n_joins = random_steps(random, s->joins, o->step - 1);
     o->n_loads = random_moves(random, s->loads, o);
     o->n_writes = random_moves(random, s->writes, o);
+    o->n_cancels = random_cancels(random, s->cancels, o);
     o->write_ticket = o->n_writes ? 1 + random_below(random, 1000000) : 0;
 }
 
@@ -103,7 +120,8 @@ static bool same_order(const weir_order *a, const weir_order *b)
            same(a->write_fences, b->write_fences, a->n_write_fences, b->n_write_fences, 8) &&
            same(a->joins, b->joins, a->n_joins, b->n_joins, 8) &&
            same(a->loads, b->loads, a->n_loads, b->n_loads, sizeof(weir_move)) &&
-           same(a->writes, b->writes, a->n_writes, b->n_writes, sizeof(weir_move));
+           same(a->writes, b->writes, a->n_writes, b->n_writes, sizeof(weir_move)) &&
+           same(a->cancels, b->cancels, a->n_cancels, b->n_cancels, sizeof(weir_cancel));
 }
 
 /* A checksum that fits, for bytes that only the rules can refuse. */
@@ -138,7 +156,7 @@ Test(order, empty)
     weir_order decoded;
     size_t n;
     void *bytes = encode(&order, &n);
-    cr_assert(eq(sz, n, 72));
+    cr_assert(eq(sz, n, 80));
     cr_assert(eq(int, weir_order_decode(&decoded, bytes, n, NULL), 0));
     cr_assert(same_order(&order, &decoded));
     free(bytes);
@@ -154,6 +172,10 @@ static void fixed_order(struct sample *s)
         .joins = { 7, 8, 9 },
         .loads = { { { 1 }, { 200 } }, { { 100 }, { 1 } } },
         .writes = { { { 50 }, { 2 } } },
+        .cancels = { { 3, WEIR_REPORT_LOAD, 0 },
+                     { 9, WEIR_REPORT_LOAD, 0 },
+                     { 2, WEIR_REPORT_WRITE_BACK, 0 },
+                     { 76, WEIR_REPORT_WRITE_BACK, 0 } },
     };
     s->order = (weir_order){
         .step = 10,
@@ -166,12 +188,14 @@ static void fixed_order(struct sample *s)
         .n_joins = 3,
         .n_loads = 2,
         .n_writes = 1,
+        .n_cancels = 4,
         .fences = s->fences,
         .load_fences = s->load_fences,
         .write_fences = s->write_fences,
         .joins = s->joins,
         .loads = s->loads,
         .writes = s->writes,
+        .cancels = s->cancels,
     };
 }
 
@@ -190,7 +214,7 @@ Test(order, every_truncation_is_refused)
         must(weir_order_decode(&decoded, part, length, &log) == -EINVAL, "%zu bytes", length);
         must(capture.lines == 1 && decoded.step == 12345, "%zu bytes", length);
         uint64_t total = length; /* even if the head agrees */
-        if (length >= 72) {
+        if (length >= 80) {
             memcpy(part + 8, &total, 8);
             reseal(part, length);
             must(weir_order_decode(&decoded, part, length, &log) == -EINVAL, "%zu bytes", length);
@@ -232,12 +256,15 @@ Test(order, a_wrong_head_is_refused)
         const char *text;
     } cases[] = {
         { 0, 0x57524f52, "magic is 0x57524f52" },
-        { 4, 2, "version is 2" },
-        { 8, 160, "must be 160" },
-        { 8, 176, "must be 176" },
-        { 12, 1, "must be 4294967464" },
-        { 48, 1, "its counts need 160" },
-        { 60, 4, "its counts need 176" },
+        { 4, 1, "version is 1" },
+        { 4, 3, "version is 3" },
+        { 8, 232, "must be 232" },
+        { 8, 248, "must be 248" },
+        { 12, 1, "must be 4294967536" },
+        { 48, 1, "its counts need 232" },
+        { 60, 4, "its counts need 248" },
+        { 72, 3, "its counts need 224" },
+        { 76, 1, "unused is 1" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sample s;
@@ -279,12 +306,13 @@ static void check_rule(const struct sample *broken, const char *text)
     memcpy(bytes + 32, &broken->order.write_ticket, 8);
     memcpy(bytes + 40, &broken->order.device_pages, 4);
     memcpy(bytes + 44, &broken->order.host_pages, 4);
-    memcpy(bytes + 72, broken->fences, 16);
-    memcpy(bytes + 88, broken->load_fences, 16);
-    memcpy(bytes + 104, broken->write_fences, 16);
-    memcpy(bytes + 120, broken->joins, 24);
-    memcpy(bytes + 144, broken->loads, 16);
-    memcpy(bytes + 160, broken->writes, 8);
+    memcpy(bytes + 80, broken->fences, 16);
+    memcpy(bytes + 96, broken->load_fences, 16);
+    memcpy(bytes + 112, broken->write_fences, 16);
+    memcpy(bytes + 128, broken->joins, 24);
+    memcpy(bytes + 152, broken->loads, 16);
+    memcpy(bytes + 168, broken->writes, 8);
+    memcpy(bytes + 176, broken->cancels, 64);
     reseal(bytes, n);
     weir_order decoded = { .step = 12345 };
     cr_assert(eq(int, weir_order_decode(&decoded, bytes, n, &log), -EINVAL), "%s", text);
@@ -332,6 +360,17 @@ Test(order, every_rule_is_checked)
     broken("writes[0].device is 101", s.writes[0].device.id = 101);
     broken("writes[0].host is 0", s.writes[0].host.id = 0);
     broken("writes[0].host is 201", s.writes[0].host.id = 201);
+    broken("cancels[0] is 0", s.cancels[0].number = 0);
+    broken("cancels[1] is 3", s.cancels[1].number = 3);
+    broken("cancels[1] is 2", s.cancels[1].number = 2);
+    broken("cancels[1] is 10", s.cancels[1].number = 10);
+    broken("cancels[2] is 0", s.cancels[2].number = 0);
+    broken("cancels[3] is 2", s.cancels[3].number = 2);
+    broken("cancels[3] is 77", s.cancels[3].number = 77);
+    broken("cancels[0] has kind 1", s.cancels[0].kind = WEIR_REPORT_STEP);
+    broken("cancels[3] has kind 4", s.cancels[3].kind = 4);
+    broken("cancels[3] has kind 2", s.cancels[3].kind = WEIR_REPORT_LOAD);
+    broken("cancels[1] has kind 2 and unused 1", s.cancels[1].unused = 1);
 }
 
 Test(order, a_ticket_without_writes_is_refused)
@@ -349,8 +388,8 @@ Test(order, a_ticket_without_writes_is_refused)
 
 Test(order, counts_that_lie_are_refused)
 {
-    for (uint32_t count = 0; count < 6; count++) {
-        static const uint32_t huge[] = { UINT32_MAX, 1u << 31, 1u << 29, 100, 4 };
+    for (uint32_t count = 0; count < 7; count++) {
+        static const uint32_t huge[] = { UINT32_MAX, 1u << 31, 1u << 29, 100, 5 };
         for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
             struct sample s;
             size_t n;
@@ -369,10 +408,11 @@ Test(order, counts_that_lie_are_refused)
                          .n_write_fences = UINT32_MAX,
                          .n_joins = UINT32_MAX,
                          .n_loads = UINT32_MAX,
-                         .n_writes = UINT32_MAX };
+                         .n_writes = UINT32_MAX,
+                         .n_cancels = UINT32_MAX };
     uint64_t buffer[9];
     size_t n;
-    cr_assert(eq(u64, weir_order_bytes(&order), 72 + UINT64_C(48) * UINT32_MAX));
+    cr_assert(eq(u64, weir_order_bytes(&order), 80 + UINT64_C(64) * UINT32_MAX));
     cr_assert(eq(int, weir_order_encode(&order, buffer, sizeof buffer, &n, NULL), -ENOSPC));
 }
 
@@ -397,7 +437,7 @@ Test(order, bad_arguments)
     cr_assert(eq(int, weir_order_encode(o, buffer, 0, &n, &log), -ENOSPC));
     cr_assert(eq(sz, n, 12345));
     cr_assert(eq(u32, capture.lines, 4));
-    for (int array = 0; array < 6; array++) {
+    for (int array = 0; array < 7; array++) {
         weir_order no_array = *o;
         no_array.fences = array == 0 ? NULL : o->fences;
         no_array.load_fences = array == 1 ? NULL : o->load_fences;
@@ -405,9 +445,10 @@ Test(order, bad_arguments)
         no_array.joins = array == 3 ? NULL : o->joins;
         no_array.loads = array == 4 ? NULL : o->loads;
         no_array.writes = array == 5 ? NULL : o->writes;
+        no_array.cancels = array == 6 ? NULL : o->cancels;
         cr_assert(eq(int, weir_order_encode(&no_array, buffer, sizeof buffer, &n, &log), -EINVAL));
     }
-    cr_assert(eq(u32, capture.lines, 10));
+    cr_assert(eq(u32, capture.lines, 11));
     cr_assert(eq(int, weir_order_encode(o, buffer, exact, &n, &log), 0));
     cr_assert(eq(sz, n, exact));
 
@@ -416,7 +457,7 @@ Test(order, bad_arguments)
     cr_assert(eq(int, weir_order_decode(&decoded, NULL, n, &log), -EINVAL));
     memmove(odd, buffer, n);
     cr_assert(eq(int, weir_order_decode(&decoded, odd, n, &log), -EINVAL));
-    cr_assert(eq(u32, capture.lines, 13));
+    cr_assert(eq(u32, capture.lines, 14));
     cr_assert(eq(sz, weir_order_bytes(NULL), 0));
 }
 

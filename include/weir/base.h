@@ -17,6 +17,7 @@
  *   -ENOTSUP    compiled out, or impossible with this layout
  *   -ESTALE     the handle's object has been closed
  *   -ECANCELED  ended by a cancel
+ *   -ETIMEDOUT  not there by its deadline
  *   -EBUSY      in use
  *   -ENOMEM     host memory is short
  *

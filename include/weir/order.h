@@ -26,6 +26,25 @@ typedef struct weir_move {
     weir_host_page host;
 } weir_move;
 
+typedef enum weir_report_kind {
+    WEIR_REPORT_STEP = 1,      /* the step's forward pass has ended on this rank */
+    WEIR_REPORT_LOAD = 2,      /* the step's load has ended; number = step */
+    WEIR_REPORT_WRITE_BACK = 3 /* a write-back has ended; number = its ticket */
+} weir_report_kind;
+
+/* A transfer of an earlier order that nobody wants any more. A rank that has
+ * not entered it drops it and reports -ECANCELED; one that has completes it. It
+ * is reported once either way.
+ *
+ *   number  as in the report's item
+ *   kind    WEIR_REPORT_LOAD or WEIR_REPORT_WRITE_BACK
+ *   unused  0 */
+typedef struct weir_cancel {
+    uint64_t number;
+    uint32_t kind;
+    uint32_t unused;
+} weir_cancel;
+
 /* One order, decoded. Arrays point into the encoded bytes (decode) or belong
  * to the caller (encode); an array of length 0 may be NULL.
  *
@@ -41,7 +60,9 @@ typedef struct weir_move {
  *   write_fences   steps that must have ended before its write-back may start:
  *                  the producers of its pages; at most `step` itself
  *   joins          earlier steps whose loads bring pages that this step reads
- *   loads, writes  the moves; no device page twice, no host page twice */
+ *   loads, writes  the moves; no device page twice, no host page twice
+ *   cancels        loads of steps below `step`, then write-backs other than
+ *                  this order's; the numbers of each kind strictly ascending */
 typedef struct weir_order {
     uint64_t step;
     uint64_t write_ticket;
@@ -53,12 +74,14 @@ typedef struct weir_order {
     uint32_t n_joins;
     uint32_t n_loads;
     uint32_t n_writes;
+    uint32_t n_cancels;
     const uint64_t *fences;
     const uint64_t *load_fences;
     const uint64_t *write_fences;
     const uint64_t *joins;
     const weir_move *loads;
     const weir_move *writes;
+    const weir_cancel *cancels;
 } weir_order;
 
 /* Bytes that weir_order_encode needs for this order. */
@@ -79,12 +102,6 @@ WEIR_API int weir_order_encode(const weir_order *order, void *buffer, size_t cap
  * rank, which has a map of its pages. */
 WEIR_API int weir_order_decode(weir_order *order, const void *bytes, size_t n,
                                const weir_log *log) WEIR_NOEXCEPT;
-
-typedef enum weir_report_kind {
-    WEIR_REPORT_STEP = 1,      /* the step's forward pass has ended on this rank */
-    WEIR_REPORT_LOAD = 2,      /* the step's load has ended; number = step */
-    WEIR_REPORT_WRITE_BACK = 3 /* a write-back has ended; number = its ticket */
-} weir_report_kind;
 
 /* rc: 0 done, -EIO failed, -ECANCELED cancelled. Nothing of the work named is
  * still running. */

@@ -56,6 +56,9 @@ typedef struct weir_rank weir_rank;
  *   exclusive_sms   the forward pass needs every SM; default false
  *   captured_waits  makes the events that weir_rank_capture_wait needs, one a
  *                   slot and layer; default false
+ *   first_step      step that the rank begins first: one opened in the place of
+ *                   another that was lost starts where weir_cache_rank_lost
+ *                   says; 0 (default): 1
  *   log             default: silent; kept by the rank
  *   allocator       of the rank's tables; default: the C library's. The pools and
  *                   what the device keeps for itself do not come from there */
@@ -77,6 +80,7 @@ typedef struct weir_rank_params {
     uint32_t max_enqueue_us;
     bool exclusive_sms;
     bool captured_waits;
+    uint64_t first_step;
     weir_log log;
     weir_allocator allocator;
 } weir_rank_params;
@@ -98,7 +102,11 @@ WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
 
 /* Begins the next step: makes `stream` wait for the order's fences and
  * enqueues the step's load behind the last uses of its targets. The slot's
- * completion words serve this step's layer waits.
+ * completion words serve this step's layer waits. A load whose targets are still
+ * in use is held back until they are not, or until a layer wait needs it: till
+ * then it holds up no other, and a later order can cancel it. What the order
+ * cancels and is not enqueued yet is dropped, reported as -ECANCELED, and
+ * waited for by nobody.
  *
  *   order   of `bytes` bytes, 8-byte aligned; not used after the call
  *   slot    0..n_slots-1

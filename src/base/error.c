@@ -19,6 +19,7 @@ static const struct {
     { ENOSPC, "-ENOSPC" },
     { ENOTSUP, "-ENOTSUP" },
     { ESTALE, "-ESTALE" },
+    { ETIMEDOUT, "-ETIMEDOUT" },
     { E2BIG, "-E2BIG" },
 };
 

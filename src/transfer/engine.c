@@ -60,7 +60,7 @@ static weir_event *slot_event(const struct weir_engine *engine, uint32_t slot, u
     return engine->events[(size_t)slot * engine->geometry->n_layers + layer];
 }
 
-static bool is_captured(const struct weir_engine *engine, uint32_t slot)
+bool weir_engine_is_captured(const struct weir_engine *engine, uint32_t slot)
 {
     return engine->captured && engine->captured[slot];
 }
@@ -86,7 +86,7 @@ int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t
 int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot)
 {
     int rc = 0;
-    if (is_captured(engine, slot))
+    if (weir_engine_is_captured(engine, slot))
         for (uint32_t layer = 0; layer < engine->geometry->n_layers && !rc; layer++)
             rc = record(engine, slot, layer);
     return rc;
@@ -120,7 +120,7 @@ void weir_engine_load(struct weir_engine *engine, uint32_t slot, uint32_t n, boo
     transfer.generation = ++engine->generations[slot];
     uint32_t enqueued = 0;
     int rc = -EIO;
-    if (is_captured(engine, slot))
+    if (weir_engine_is_captured(engine, slot))
         transfer.events = &engine->events[(size_t)slot * engine->geometry->n_layers];
     if (!failed)
         rc = copy(engine, &transfer, &enqueued);

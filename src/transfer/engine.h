@@ -114,6 +114,9 @@ int weir_engine_wait_layer(struct weir_engine *engine, const struct weir_ticket 
 int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t layer,
                              weir_stream *stream);
 
+/* Whether waits were captured on a slot. */
+bool weir_engine_is_captured(const struct weir_engine *engine, uint32_t slot);
+
 /* For a step without a load of its own that joins others: makes the slot's
  * captured waits wait for all loads so far. Does nothing without captures. */
 int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot);

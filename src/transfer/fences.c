@@ -3,11 +3,13 @@
 
 #include "base/log.h"
 
-int weir_fences_create(struct weir_fences *fences, weir_device *device, uint32_t n,
+int weir_fences_create(struct weir_fences *fences, weir_device *device, uint32_t n, uint64_t first,
                        const weir_log *log)
 {
-    *fences = (struct weir_fences){ .device = device, .n = n };
+    *fences = (struct weir_fences){ .device = device, .n = n, .first = first, .newest = first - 1 };
     int rc = device->ops->words_alloc(device, n, &fences->words);
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        device->ops->word_store(device, &fences->words[i], (uint32_t)(first - 1));
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         rc = device->ops->event_create(device, &fences->ring[i].event);
     if (rc) {
@@ -38,7 +40,7 @@ static struct weir_fence *fence_of(struct weir_fences *fences, uint64_t step)
 
 static bool in_ring(const struct weir_fences *fences, uint64_t step)
 {
-    return step + fences->n > fences->newest;
+    return step >= fences->first && step + fences->n > fences->newest;
 }
 
 void weir_fences_begin(struct weir_fences *fences)

@@ -18,8 +18,9 @@
  *
  * Invariants: the ring holds steps newest-n+1..newest; a place is taken again
  * only after its step has passed; words[i] never goes back, and holds the low
- * bits of the last step of its place that has passed. Steps older than the ring
- * have passed. No wait is ever enqueued on a step that is not marked. */
+ * bits of the last step of its place that has passed. Steps older than the ring,
+ * and those before the first, have passed. No wait is ever enqueued on a step that is not marked.
+ */
 
 #include "device/device.h"
 
@@ -36,14 +37,15 @@ struct weir_fence {
 struct weir_fences {
     weir_device *device;
     uint32_t n;      /* 1..WEIR_MAX_STEPS */
-    uint64_t newest; /* 0: none yet */
+    uint64_t first;  /* step that is to begin first, 1 or more */
+    uint64_t newest; /* first - 1: none yet */
     bool unmarked;   /* of the steps that ended, some may not be marked */
     uint32_t *words; /* [n] */
     struct weir_fence ring[WEIR_MAX_STEPS];
 };
 
 /* The device's error, with a log line; nothing is left behind. */
-int weir_fences_create(struct weir_fences *fences, weir_device *device, uint32_t n,
+int weir_fences_create(struct weir_fences *fences, weir_device *device, uint32_t n, uint64_t first,
                        const weir_log *log);
 
 /* Accepts a zeroed object. */
@@ -56,7 +58,7 @@ void weir_fences_begin(struct weir_fences *fences);
  * has passed. Pre: it is open. */
 void weir_fences_end(struct weir_fences *fences, uint64_t step, weir_stream *stream);
 
-/* For steps 1..newest: has not ended; ended so that a wait for it can be
+/* For steps up to newest: has not ended; ended so that a wait for it can be
  * enqueued now, which this may try to bring about; has ended and run (the
  * calling thread is then ordered after it). */
 bool weir_fences_open(const struct weir_fences *fences, uint64_t step);

@@ -15,9 +15,10 @@
  *
  *   frame   magic u32, version u32, bytes of the whole u64, checksum u64
  *   order   step u64, write_ticket u64, device_pages u32, host_pages u32,
- *           n_fences … n_writes 6 x u32,
+ *           n_fences … n_cancels 7 x u32, unused u32,
  *           fences, load_fences, write_fences, joins     u64 each
  *           loads, writes                                device i32, host i32
+ *           cancels                                      number u64, kind u32, unused u32
  *   report  n_items u64,
  *           items                                        number u64, rc i32, kind u32
  *
@@ -25,7 +26,7 @@
  * wrong. */
 #define ORDER_MAGIC UINT32_C(0x524f5257)
 #define REPORT_MAGIC UINT32_C(0x50525257)
-#define FORMAT_VERSION UINT32_C(1)
+#define FORMAT_VERSION UINT32_C(2)
 
 struct frame {
     uint32_t magic;
@@ -46,6 +47,8 @@ struct order_head {
     uint32_t n_joins;
     uint32_t n_loads;
     uint32_t n_writes;
+    uint32_t n_cancels;
+    uint32_t unused;
 };
 
 struct report_head {
@@ -53,9 +56,11 @@ struct report_head {
     uint64_t n_items;
 };
 
-_Static_assert(sizeof(struct order_head) == 72 && sizeof(struct report_head) == 32,
+_Static_assert(sizeof(struct order_head) == 80 && sizeof(struct report_head) == 32,
                "heads without padding");
-_Static_assert(sizeof(weir_move) == 8 && sizeof(weir_report_item) == 16, "items without padding");
+_Static_assert(sizeof(weir_move) == 8 && sizeof(weir_report_item) == 16 &&
+                   sizeof(weir_cancel) == 16,
+               "items without padding");
 
 #define MAX_REPORT_ITEMS ((SIZE_MAX - sizeof(struct report_head)) / sizeof(weir_report_item))
 
@@ -152,6 +157,34 @@ static int check_moves(const char *name, const weir_move *moves, uint32_t n,
     return 0;
 }
 
+static int check_cancels(const weir_order *o, const weir_log *log)
+{
+    if (o->n_cancels && !o->cancels)
+        return weir_invalid(log, "order: cancels must not be NULL with a count of %u",
+                            o->n_cancels);
+    weir_cancel before = { 0, WEIR_REPORT_LOAD, 0 };
+    for (uint32_t i = 0; i < o->n_cancels; i++) {
+        const weir_cancel *cancel = &o->cancels[i];
+        bool load = cancel->kind == WEIR_REPORT_LOAD;
+        if ((!load && cancel->kind != WEIR_REPORT_WRITE_BACK) || cancel->kind < before.kind ||
+            cancel->unused)
+            return weir_invalid(log,
+                                "order: cancels[%u] has kind %u and unused %u, must be %d, then "
+                                "%d, and 0",
+                                i, cancel->kind, cancel->unused, WEIR_REPORT_LOAD,
+                                WEIR_REPORT_WRITE_BACK);
+        uint64_t least = cancel->kind == before.kind ? before.number : 0;
+        if (cancel->number <= least ||
+            (load ? cancel->number >= o->step : cancel->number == o->write_ticket))
+            return weir_invalid(log,
+                                "order: cancels[%u] is %" PRIu64 ", must be above %" PRIu64
+                                " and not of step %" PRIu64 " or later",
+                                i, cancel->number, least, o->step);
+        before = *cancel;
+    }
+    return 0;
+}
+
 static int check_order(const weir_order *o, const weir_log *log)
 {
     if (o->step == 0)
@@ -171,17 +204,19 @@ static int check_order(const weir_order *o, const weir_log *log)
         rc = check_moves("loads", o->loads, o->n_loads, o, log);
     if (!rc)
         rc = check_moves("writes", o->writes, o->n_writes, o, log);
+    if (!rc)
+        rc = check_cancels(o, log);
     return rc;
 }
 
 /* ---- Order: bytes -------------------------------------------------------- */
 
-/* Six counts below 2^32 of eight bytes each: no overflow. */
+/* Seven counts below 2^32 of eight or sixteen bytes each: no overflow. */
 static uint64_t encoded_bytes(const weir_order *o)
 {
     uint64_t n = (uint64_t)o->n_fences + o->n_load_fences + o->n_write_fences + o->n_joins +
                  o->n_loads + o->n_writes;
-    return sizeof(struct order_head) + 8 * n;
+    return sizeof(struct order_head) + 8 * n + sizeof(weir_cancel) * (uint64_t)o->n_cancels;
 }
 
 size_t weir_order_bytes(const weir_order *order)
@@ -221,6 +256,7 @@ int weir_order_encode(const weir_order *order, void *buffer, size_t capacity, si
         .n_joins = order->n_joins,
         .n_loads = order->n_loads,
         .n_writes = order->n_writes,
+        .n_cancels = order->n_cancels,
     };
     char *end = (char *)(head + 1);
     append(&end, order->fences, order->n_fences * sizeof *order->fences);
@@ -229,6 +265,7 @@ int weir_order_encode(const weir_order *order, void *buffer, size_t capacity, si
     append(&end, order->joins, order->n_joins * sizeof *order->joins);
     append(&end, order->loads, order->n_loads * sizeof *order->loads);
     append(&end, order->writes, order->n_writes * sizeof *order->writes);
+    append(&end, order->cancels, order->n_cancels * sizeof *order->cancels);
     seal(buffer, n, ORDER_MAGIC);
     *bytes = n;
     return 0;
@@ -253,7 +290,10 @@ int weir_order_decode(weir_order *order, const void *bytes, size_t n, const weir
         .n_joins = head->n_joins,
         .n_loads = head->n_loads,
         .n_writes = head->n_writes,
+        .n_cancels = head->n_cancels,
     };
+    if (head->unused)
+        return weir_invalid(log, "order: unused is %" PRIu32 ", must be 0", head->unused);
     if (encoded_bytes(&o) != n)
         return weir_invalid(log, "order: has %zu bytes, its counts need %" PRIu64, n,
                             encoded_bytes(&o));
@@ -263,6 +303,7 @@ int weir_order_decode(weir_order *order, const void *bytes, size_t n, const weir
     o.joins = o.write_fences + o.n_write_fences;
     o.loads = (const weir_move *)(o.joins + o.n_joins);
     o.writes = o.loads + o.n_loads;
+    o.cancels = (const weir_cancel *)(o.writes + o.n_writes);
     rc = check_order(&o, log);
     if (rc)
         return rc;

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
 /* Words and marks mean nothing in a graph: they would be those of its capture.
  * -EIO once the device is lost, as of every op. */
@@ -23,44 +22,18 @@ static int refuse_capture(struct weir_rank *rank, weir_stream *stream)
 static void hold_writes(struct weir_rank *rank, struct weir_rank_step *record,
                         const weir_order *order)
 {
-    record->n_held = 0;
     record->write_due = order->n_writes > 0;
     if (!record->write_due)
         return;
     rank->n_write_due++;
     record->write_number = order->write_ticket;
-    record->write_failed = order->n_writes > rank->n_free_held;
-    if (record->write_failed) {
+    record->write_failed =
+        !weir_rank_hold(rank, &record->held_write, order->writes, order->n_writes);
+    if (record->write_failed)
         weir_log_line(&rank->log, WEIR_LOG_ERROR,
                       "write-back %" PRIu64 " of %u pages fails: there is room for %u, because "
                       "write-backs of open steps share pages",
                       order->write_ticket, order->n_writes, rank->n_free_held);
-        return;
-    }
-    for (uint32_t i = 0; i < order->n_writes; i++) {
-        uint32_t place = rank->free_held;
-        rank->free_held = rank->held[place].next;
-        rank->held[place] = (struct weir_held_move){ order->writes[i], record->held };
-        record->held = place;
-    }
-    record->n_held = order->n_writes;
-    rank->n_free_held -= order->n_writes;
-}
-
-/* Moves the held moves to where the engine takes them from. */
-static uint32_t release_held(struct weir_rank *rank, struct weir_rank_step *record)
-{
-    for (uint32_t i = 0; i < record->n_held; i++) {
-        uint32_t place = record->held;
-        record->held = rank->held[place].next;
-        rank->engine.moves[i] = rank->held[place].move;
-        rank->held[place].next = rank->free_held;
-        rank->free_held = place;
-    }
-    rank->n_free_held += record->n_held;
-    uint32_t n = record->n_held;
-    record->n_held = 0;
-    return n;
 }
 
 static bool write_can_start(struct weir_rank *rank, uint64_t step)
@@ -85,7 +58,7 @@ static void start_write(struct weir_rank *rank, uint64_t step, bool failed)
 
     uint32_t end = (rank->first_write + rank->n_writes++) % rank->max_writes;
     rank->writes[end].number = record->write_number;
-    weir_engine_write_back(&rank->engine, release_held(rank, record), failed,
+    weir_engine_write_back(&rank->engine, weir_rank_take_held(rank, &record->held_write), failed,
                            &rank->writes[end].ticket);
     record->write_due = false;
     rank->n_write_due--;
@@ -98,7 +71,7 @@ static void start_writes(struct weir_rank *rank)
     bool lost = rank->device->ops->status(rank->device) != 0;
     for (uint64_t step = weir_rank_oldest(rank); step <= rank->fences.newest; step++) {
         const struct weir_rank_step *record = weir_rank_record(rank, step);
-        if (!record->write_due || weir_fences_open(&rank->fences, step))
+        if (!record->write_due || record->write_dropped || weir_fences_open(&rank->fences, step))
             continue;
         if (lost || record->write_failed)
             start_write(rank, step, true);
@@ -111,6 +84,7 @@ void weir_rank_catch_up(struct weir_rank *rank)
 {
     weir_fences_repair(&rank->fences);
     weir_engine_repair(&rank->engine);
+    weir_rank_start_loads(rank);
     start_writes(rank);
 }
 
@@ -155,11 +129,6 @@ static int check_fences(struct weir_rank *rank, uint64_t step, const uint64_t *f
     return 0;
 }
 
-static bool has_record(const struct weir_rank *rank, uint64_t step)
-{
-    return step >= weir_rank_oldest(rank) && step <= rank->fences.newest;
-}
-
 static int check_order(struct weir_rank *rank, const weir_order *order)
 {
     const struct weir_geometry *geometry = rank->geometry;
@@ -171,7 +140,8 @@ static int check_order(struct weir_rank *rank, const weir_order *order)
                             order->device_pages, order->host_pages, geometry->device_pages,
                             geometry->host_pages);
     for (uint32_t i = 0; i < order->n_joins; i++)
-        if (has_record(rank, order->joins[i]) && !weir_rank_record(rank, order->joins[i])->has_load)
+        if (weir_rank_has_record(rank, order->joins[i]) &&
+            !weir_rank_record(rank, order->joins[i])->load_state)
             return weir_invalid(&rank->log,
                                 "order: joins[%u] is step %" PRIu64 ", must have a load", i,
                                 order->joins[i]);
@@ -193,7 +163,7 @@ static int check_room(struct weir_rank *rank, const weir_order *order, uint32_t 
     if (order->n_writes > 0 && rank->n_write_due + rank->n_writes == rank->max_writes)
         return -EAGAIN;
     uint64_t user = rank->slot_steps[slot];
-    if (user && has_record(rank, user)) {
+    if (user && weir_rank_has_record(rank, user)) {
         record = weir_rank_record(rank, user);
         if (record->step_due || record->load_due)
             return -EBUSY;
@@ -212,17 +182,12 @@ static uint64_t recent(const struct weir_rank *rank, uint64_t step, const uint64
     return set;
 }
 
-static void start_load(struct weir_rank *rank, struct weir_rank_step *record, uint32_t slot,
-                       const weir_order *order)
+/* A graph waits for what is enqueued when it is launched. */
+static void need_joined(struct weir_rank *rank, const weir_order *order)
 {
-    struct weir_engine *engine = &rank->engine;
-    weir_stream *stream = engine->lanes[WEIR_LOAD].stream;
-    bool failed = false;
-    for (uint32_t i = 0; i < order->n_load_fences && !failed; i++)
-        failed = weir_fences_wait(&rank->fences, order->load_fences[i], stream) != 0;
-    memcpy(engine->moves, order->loads, order->n_loads * sizeof *order->loads);
-    weir_engine_load(engine, slot, order->n_loads, failed, &record->load);
-    record->has_load = record->load_due = true;
+    for (uint32_t i = 0; i < order->n_joins; i++)
+        if (weir_rank_has_record(rank, order->joins[i]))
+            weir_rank_need_load(rank, order->joins[i]);
 }
 
 int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint32_t slot,
@@ -253,18 +218,24 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
     for (uint32_t i = 0; i < order.n_fences; i++)
         if (weir_fences_wait(&rank->fences, order.fences[i], stream))
             return -EIO;
+    bool captured = weir_engine_is_captured(&rank->engine, slot);
+    if (captured)
+        need_joined(rank, &order);
     if (order.n_joins > 0 && order.n_loads == 0 && weir_engine_join_slot(&rank->engine, slot))
         return -EIO;
 
     struct weir_rank_step *record = weir_rank_record(rank, order.step);
     *record = (struct weir_rank_step){
         .step_due = true,
+        .slot = slot,
         .joins = recent(rank, order.step, order.joins, order.n_joins),
+        .load_fences = recent(rank, order.step, order.load_fences, order.n_load_fences),
         .write_fences = recent(rank, order.step, order.write_fences, order.n_write_fences),
     };
+    weir_rank_cancel(rank, &order);
     hold_writes(rank, record, &order);
     if (order.n_loads > 0)
-        start_load(rank, record, slot, &order);
+        weir_rank_start_load(rank, order.step, &order, captured);
     rank->slot_steps[slot] = order.step;
     weir_fences_begin(&rank->fences);
     *step = order.step;
@@ -285,6 +256,16 @@ static int check_open(const struct weir_rank *rank, uint64_t step, const weir_st
     return 0;
 }
 
+/* Passes at once if the step's load was dropped: nothing wants its pages. */
+static int wait_load(struct weir_rank *rank, uint64_t step, uint32_t layer, weir_stream *stream)
+{
+    const struct weir_rank_step *record = weir_rank_record(rank, step);
+    weir_rank_need_load(rank, step);
+    if (record->load_state != WEIR_LOAD_ENTERED)
+        return 0;
+    return weir_engine_wait_layer(&rank->engine, &record->load, layer, stream) ? -EIO : 0;
+}
+
 int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_stream *stream)
 {
     if (!rank)
@@ -299,17 +280,13 @@ int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_st
     if (rc)
         return rc;
 
-    const struct weir_rank_step *record = weir_rank_record(rank, step);
-    if (record->has_load && weir_engine_wait_layer(&rank->engine, &record->load, layer, stream))
-        return -EIO;
-    for (uint64_t bits = record->joins; bits; bits &= bits - 1) {
+    rc = wait_load(rank, step, layer, stream);
+    for (uint64_t bits = weir_rank_record(rank, step)->joins; bits && !rc; bits &= bits - 1) {
         uint64_t other = step - 1 - (uint64_t)__builtin_ctzll(bits);
-        if (has_record(rank, other) &&
-            weir_engine_wait_layer(&rank->engine, &weir_rank_record(rank, other)->load, layer,
-                                   stream))
-            return -EIO;
+        if (weir_rank_has_record(rank, other))
+            rc = wait_load(rank, other, layer, stream);
     }
-    return 0;
+    return rc;
 }
 
 int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer, weir_stream *stream)

@@ -7,13 +7,17 @@
  *
  *            begin                end                     report
  *   step     ──── step_due ────────┬──── word seen ──────► STEP
- *   load     ──── load_due ── lane ┼──── mark seen ──────► LOAD
+ *   load     ─ held ── entered ── lane ┼─ mark seen ─────► LOAD
+ *                └──── dropped ────────┼─────────────────► LOAD, -ECANCELED
  *   write    ──── write_due        └─► writes[] ── mark seen ► WRITE_BACK
  *                 moves in held[]       (a queue, in the order of its lane)
+ *                   └─ dropped ──────────────────────────► WRITE_BACK, -ECANCELED
  *
  * A write-back is enqueued once its own step and all its producers have ended,
- * so that nothing waits for what is not submitted. Until then its moves are
- * kept in a list of held[].
+ * so that nothing waits for what is not submitted. A load is enqueued at once if
+ * all that must come before it has run, else when it has, or when something is
+ * about to wait for it: until then it holds up no other load, and can be
+ * cancelled. Moves of what is not enqueued are kept in a list of held[].
  *
  * Invariants: a record serves its next step only when nothing of it is due;
  * a slot belongs to one step at a time, until that step and its load are
@@ -32,18 +36,34 @@
 #define WEIR_MAX_SLOTS 64u
 #define WEIR_MAX_WRITE_BACKS 1024u
 
+enum weir_load_state {
+    WEIR_LOAD_NONE = 0,
+    WEIR_LOAD_HELD,
+    WEIR_LOAD_ENTERED,
+    WEIR_LOAD_DROPPED
+};
+
+/* Moves in held[]. */
+struct weir_held_list {
+    uint32_t first;
+    uint32_t n;
+};
+
 struct weir_rank_step {
     bool step_due;
     bool load_due;
     bool write_due;
-    bool write_failed; /* its moves did not fit in held[] */
-    bool has_load;
+    bool write_failed;  /* its moves did not fit in held[] */
+    bool write_dropped; /* cancelled before it was enqueued */
+    enum weir_load_state load_state;
+    uint32_t slot;
     struct weir_ticket load;
     uint64_t joins;        /* bit i: step - 1 - i */
+    uint64_t load_fences;  /* likewise */
     uint64_t write_fences; /* likewise; the step itself goes without saying */
     uint64_t write_number;
-    uint32_t held; /* first move of the write-back */
-    uint32_t n_held;
+    struct weir_held_list held_load;
+    struct weir_held_list held_write;
 };
 
 struct weir_held_move {
@@ -72,6 +92,7 @@ struct weir_rank {
     uint32_t first_write;
     uint32_t n_writes;
     uint32_t n_write_due;
+    uint32_t n_load_held;
     struct weir_held_move *held; /* [engine.max_moves] */
     uint32_t free_held;
     uint32_t n_free_held;
@@ -90,12 +111,42 @@ static inline struct weir_rank_step *weir_rank_record(struct weir_rank *rank, ui
 /* The oldest step that has a record; newest + 1 if none has. */
 static inline uint64_t weir_rank_oldest(const struct weir_rank *rank)
 {
-    uint64_t newest = rank->fences.newest;
-    return newest < rank->fences.n ? 1 : newest - rank->fences.n + 1;
+    uint64_t newest = rank->fences.newest, first = rank->fences.first;
+    uint64_t oldest = newest < rank->fences.n ? 1 : newest - rank->fences.n + 1;
+    return oldest < first ? first : oldest;
 }
 
-/* Makes up for device calls that failed, and enqueues the write-backs that can
- * now start. */
+static inline bool weir_rank_has_record(const struct weir_rank *rank, uint64_t step)
+{
+    return step >= weir_rank_oldest(rank) && step <= rank->fences.newest;
+}
+
+/* Makes up for device calls that failed, and enqueues the loads and write-backs
+ * that can now start. */
 void weir_rank_catch_up(struct weir_rank *rank);
+
+/* ---- rank_held.c --------------------------------------------------------- */
+
+/* Puts moves aside; false, with no effect: there is no room. */
+bool weir_rank_hold(struct weir_rank *rank, struct weir_held_list *list, const weir_move *moves,
+                    uint32_t n);
+
+/* Moves what was put aside to where the engine takes it from; returns how many. */
+uint32_t weir_rank_take_held(struct weir_rank *rank, struct weir_held_list *list);
+
+/* Sets the record's load to work, or holds it; `at_once`: no later wait can. */
+void weir_rank_start_load(struct weir_rank *rank, uint64_t step, const weir_order *order,
+                          bool at_once);
+
+/* Enqueues the load of a step that has one, if it is held: something is about to
+ * wait for it. */
+void weir_rank_need_load(struct weir_rank *rank, uint64_t step);
+
+/* Enqueues held loads behind whose fences nothing is left, or all if the device
+ * is lost. */
+void weir_rank_start_loads(struct weir_rank *rank);
+
+/* Drops what an order cancels and this rank has not enqueued. */
+void weir_rank_cancel(struct weir_rank *rank, const weir_order *order);
 
 #endif

@@ -170,7 +170,8 @@ static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
     if (rc == 0)
         rc = register_pools(rank);
     if (rc == 0)
-        rc = weir_fences_create(&rank->fences, rank->device, max_steps, &rank->log);
+        rc = weir_fences_create(&rank->fences, rank->device, max_steps,
+                                params->first_step ? params->first_step : 1, &rank->log);
     if (rc == 0)
         rc = open_queues(rank);
     return rc;

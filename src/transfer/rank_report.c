@@ -42,7 +42,6 @@ static void gather_steps(struct gathering *gathering)
     }
 }
 
-/* Tickets end in the order of their lane. */
 static bool ticket_over(struct gathering *gathering, enum weir_direction direction,
                         const struct weir_ticket *ticket, int *rc)
 {
@@ -58,14 +57,34 @@ static void gather_loads(struct gathering *gathering)
         struct weir_rank_step *record = weir_rank_record(rank, step);
         if (!record->load_due)
             continue;
-        int rc;
-        if (!ticket_over(gathering, WEIR_LOAD, &record->load, &rc) ||
-            !take(gathering, WEIR_REPORT_LOAD, step, rc))
+        int rc = -ECANCELED;
+        if (record->load_state != WEIR_LOAD_DROPPED &&
+            (record->load_state == WEIR_LOAD_HELD ||
+             !ticket_over(gathering, WEIR_LOAD, &record->load, &rc)))
+            continue;
+        if (!take(gathering, WEIR_REPORT_LOAD, step, rc))
             return;
         record->load_due = false;
     }
 }
 
+static void gather_dropped_writes(struct gathering *gathering)
+{
+    struct weir_rank *rank = gathering->rank;
+    if (rank->n_write_due == 0)
+        return;
+    for (uint64_t step = weir_rank_oldest(rank); step <= rank->fences.newest; step++) {
+        struct weir_rank_step *record = weir_rank_record(rank, step);
+        if (!record->write_due || !record->write_dropped)
+            continue;
+        if (!take(gathering, WEIR_REPORT_WRITE_BACK, record->write_number, -ECANCELED))
+            return;
+        record->write_due = false;
+        rank->n_write_due--;
+    }
+}
+
+/* Tickets end in the order of their lane. */
 static void gather_writes(struct gathering *gathering)
 {
     struct weir_rank *rank = gathering->rank;
@@ -96,6 +115,7 @@ int weir_rank_report(weir_rank *rank, void *report, size_t capacity, size_t *byt
     };
     gather_steps(&gathering);
     gather_loads(&gathering);
+    gather_dropped_writes(&gathering);
     gather_writes(&gathering);
     if (gathering.n == 0) {
         if (gathering.full)

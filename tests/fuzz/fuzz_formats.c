@@ -59,13 +59,14 @@ static bool same_order(const weir_order *a, const weir_order *b)
            a->device_pages == b->device_pages && a->host_pages == b->host_pages &&
            a->n_fences == b->n_fences && a->n_load_fences == b->n_load_fences &&
            a->n_write_fences == b->n_write_fences && a->n_joins == b->n_joins &&
-           a->n_loads == b->n_loads && a->n_writes == b->n_writes &&
+           a->n_loads == b->n_loads && a->n_writes == b->n_writes && a->n_cancels == b->n_cancels &&
            same_array(a->fences, b->fences, a->n_fences, sizeof *a->fences) &&
            same_array(a->load_fences, b->load_fences, a->n_load_fences, sizeof *a->fences) &&
            same_array(a->write_fences, b->write_fences, a->n_write_fences, sizeof *a->fences) &&
            same_array(a->joins, b->joins, a->n_joins, sizeof *a->joins) &&
            same_array(a->loads, b->loads, a->n_loads, sizeof *a->loads) &&
-           same_array(a->writes, b->writes, a->n_writes, sizeof *a->writes);
+           same_array(a->writes, b->writes, a->n_writes, sizeof *a->writes) &&
+           same_array(a->cancels, b->cancels, a->n_cancels, sizeof *a->cancels);
 }
 
 /* Encodes what has been decoded from `bytes` and compares. */
@@ -129,6 +130,7 @@ static void encode_order(struct input *input)
     static _Alignas(8) uint8_t bytes[MAX_BYTES];
     uint64_t fences[4][MAX_ITEMS];
     weir_move loads[MAX_ITEMS], writes[MAX_ITEMS];
+    weir_cancel cancels[MAX_ITEMS];
     weir_order order = { .step = 1 + take_below(input, 256),
                          .device_pages = 1 + take_below(input, 256),
                          .host_pages = take_below(input, 256),
@@ -137,13 +139,18 @@ static void encode_order(struct input *input)
                          .write_fences = fences[2],
                          .joins = fences[3],
                          .loads = loads,
-                         .writes = writes };
+                         .writes = writes,
+                         .cancels = cancels };
     order.n_fences = take_steps(input, fences[0], order.step - 1);
     order.n_load_fences = take_steps(input, fences[1], order.step - 1);
     order.n_write_fences = take_steps(input, fences[2], order.step);
     order.n_joins = take_steps(input, fences[3], order.step - 1);
     order.n_loads = take_moves(input, loads, &order);
     order.n_writes = take_moves(input, writes, &order);
+    order.n_cancels = take_below(input, MAX_ITEMS);
+    for (uint32_t i = 0; i < order.n_cancels; i++)
+        cancels[i] = (weir_cancel){ .number = take_below(input, 256),
+                                    .kind = WEIR_REPORT_LOAD + take_below(input, 2) };
     order.write_ticket = order.n_writes > 0 ? 1 + take_below(input, 256) : take_below(input, 2);
 
     size_t n;
