@@ -134,15 +134,18 @@ static bool is_behind(const struct model *m, const uint64_t *fences, uint32_t n,
     return false;
 }
 
-/* The flight whose unreported load or write-back moves a device or host page. */
-static const struct model_flight *mover(const struct model *m, int32_t device, int32_t host)
+/* The flight whose unreported load or write-back moves a device or host page. A
+ * load may read a host page that a cancelled one still reads. */
+static const struct model_flight *mover(const struct model *m, int32_t device, int32_t host,
+                                        bool for_load)
 {
     for (uint32_t i = 0; i < MODEL_FLIGHTS; i++) {
         const struct model_flight *f = &m->flights[i];
         if (!f->step)
             continue;
         for (uint32_t k = 0; k < f->n_loads && !all_reported(m, f, WEIR_REPORT_LOAD); k++)
-            if (f->loads[k].device.id == device || f->loads[k].host.id == host)
+            if (f->loads[k].device.id == device ||
+                (f->loads[k].host.id == host && !(for_load && f->cancelled[WEIR_REPORT_LOAD])))
                 return f;
         for (uint32_t k = 0; k < f->n_writes && !all_reported(m, f, WEIR_REPORT_WRITE_BACK); k++)
             if (f->writes[k].device.id == device || f->writes[k].host.id == host)
@@ -184,7 +187,30 @@ uint32_t model_good_pages(const struct model *m, const struct model_seq *seq, bo
 
 static bool is_doomed(const struct model *m, const struct model_seq *seq)
 {
-    return model_good_pages(m, seq, false) < seq->n_pages;
+    return seq->late || model_good_pages(m, seq, false) < seq->n_pages;
+}
+
+/* Whether a page's load is still to come. */
+static bool is_missing(const struct model *m, int32_t page)
+{
+    int32_t version = m->device[page];
+    if (version == NONE)
+        return m->planned[page] != 0;
+    return m->versions[version].load_step && !m->versions[version].arrived;
+}
+
+void model_poll(struct model *m, uint64_t now_ns)
+{
+    for (uint32_t k = 0; k < MODEL_SEQS; k++) {
+        struct model_seq *seq = &m->seqs[k];
+        if (!seq->open || seq->closing || !seq->deadline_ns || seq->deadline_ns > now_ns)
+            continue;
+        seq->deadline_ns = 0;
+        for (uint32_t i = 0; i < seq->n_pages && !seq->late; i++) {
+            seq->late = is_missing(m, seq->table[i]);
+            seq->late_pages = i;
+        }
+    }
 }
 
 /* An open sequence other than `self` with this page in its table, and where. */
@@ -232,7 +258,7 @@ static void expect_fresh(const struct model *m, const struct model_seq *seq, uin
     int32_t page = seq->table[i];
     uint32_t index;
     model_must(m, !holder(m, seq, page, &index), "device page %d is given out while in use", page);
-    const struct model_flight *f = mover(m, page, NONE);
+    const struct model_flight *f = mover(m, page, NONE, false);
     model_must(m, !f, "device page %d is given out while step %d moves it", page, (int)f->step);
 }
 
@@ -361,13 +387,13 @@ static struct model_flight *new_flight(struct model *m, const weir_order *order,
     return f;
 }
 
-static void check_moves(const struct model *m, const weir_move *moves, uint32_t n)
+static void check_moves(const struct model *m, const weir_move *moves, uint32_t n, bool for_load)
 {
     for (uint32_t i = 0; i < n; i++) {
         int32_t device = moves[i].device.id, host = moves[i].host.id;
         model_must(m, device >= 1 && (uint32_t)device <= m->device_pages, "device page %d", device);
         model_must(m, host >= 1 && (uint32_t)host <= m->host_pages, "host page %d", host);
-        const struct model_flight *f = mover(m, device, host);
+        const struct model_flight *f = mover(m, device, host, for_load);
         model_must(m, !f, "device page %d or host page %d is moved by step %d already", device,
                    host, (int)f->step);
         for (uint32_t k = 0; k < i; k++)
@@ -493,6 +519,34 @@ static void begin_writes(struct model *m, struct model_flight *f)
     }
 }
 
+static struct model_flight *flight_of(const struct model *m, uint32_t kind, uint64_t number)
+{
+    if (kind != WEIR_REPORT_WRITE_BACK)
+        return find_flight(m, number);
+    for (uint32_t i = 0; i < MODEL_FLIGHTS; i++)
+        if (m->flights[i].step && m->flights[i].ticket == number)
+            return (struct model_flight *)&m->flights[i];
+    return NULL;
+}
+
+/* Only what is in flight is cancelled, once, and no load whose pages a sequence
+ * has. */
+static void check_cancels(struct model *m, const weir_order *order)
+{
+    for (uint32_t i = 0; i < order->n_cancels; i++) {
+        const weir_cancel *cancel = &order->cancels[i];
+        struct model_flight *f = flight_of(m, cancel->kind, cancel->number);
+        model_must(m, f && !all_reported(m, f, cancel->kind) && !f->cancelled[cancel->kind],
+                   "cancel %u of kind %u, number %d", i, cancel->kind, (int)cancel->number);
+        f->cancelled[cancel->kind] = true;
+        uint32_t index;
+        for (uint32_t k = 0; cancel->kind == WEIR_REPORT_LOAD && k < f->n_loads; k++)
+            model_must(m, !holder(m, NULL, f->loads[k].device.id, &index),
+                       "the load of step %d is cancelled, and a sequence has device page %d",
+                       (int)f->step, f->loads[k].device.id);
+    }
+}
+
 void model_order(struct model *m, const void *bytes, size_t n_bytes)
 {
     weir_order order;
@@ -503,7 +557,7 @@ void model_order(struct model *m, const void *bytes, size_t n_bytes)
                "sizes of the pools");
     m->next_step++;
 
-    check_moves(m, order.loads, order.n_loads);
+    check_moves(m, order.loads, order.n_loads, true);
     struct model_flight *f = new_flight(m, &order, bytes, n_bytes);
     for (uint32_t rank = 0; rank < MODEL_RANKS; rank++)
         for (uint32_t kind = 0; kind <= WEIR_REPORT_WRITE_BACK; kind++)
@@ -524,7 +578,8 @@ void model_order(struct model *m, const void *bytes, size_t n_bytes)
         fill_pages(m, seq, seq->n_pending);
         leave_step(seq);
     }
-    check_moves(m, f->writes, f->n_writes);
+    check_cancels(m, &order);
+    check_moves(m, f->writes, f->n_writes, false);
     begin_writes(m, f);
     for (uint32_t rank = 0; rank < m->n_ranks; rank++)
         f->reported[WEIR_REPORT_WRITE_BACK][rank] = f->n_writes == 0;
@@ -564,14 +619,10 @@ size_t model_reportable(const struct model *m, uint32_t rank, weir_report_item *
     return n;
 }
 
-static struct model_flight *flight_of(const struct model *m, const weir_report_item *item)
+bool model_is_cancelled(const struct model *m, const weir_report_item *item)
 {
-    if (item->kind != WEIR_REPORT_WRITE_BACK)
-        return find_flight(m, item->number);
-    for (uint32_t i = 0; i < MODEL_FLIGHTS; i++)
-        if (m->flights[i].step && m->flights[i].ticket == item->number)
-            return (struct model_flight *)&m->flights[i];
-    return NULL;
+    const struct model_flight *f = flight_of(m, item->kind, item->number);
+    return f && f->cancelled[item->kind];
 }
 
 static void settle(struct model *m, const struct model_flight *f, uint32_t first, uint32_t n,
@@ -588,7 +639,7 @@ static void settle(struct model *m, const struct model_flight *f, uint32_t first
 
 void model_report(struct model *m, uint32_t rank, const weir_report_item *item)
 {
-    struct model_flight *f = flight_of(m, item);
+    struct model_flight *f = flight_of(m, item->kind, item->number);
     model_must(m, f && !f->reported[item->kind][rank], "the test reports what is not in flight");
     if (item->kind == WEIR_REPORT_STEP)
         model_must(m, digest(f->order, f->order_bytes) == f->order_digest,
@@ -602,7 +653,11 @@ void model_report(struct model *m, uint32_t rank, const weir_report_item *item)
         m->versions[f->versions[i]].failing = true;
     if (!all_reported(m, f, item->kind))
         return;
-    if (item->kind == WEIR_REPORT_LOAD)
+    uint64_t *cancelled =
+        item->kind == WEIR_REPORT_LOAD ? &m->loads_cancelled : &m->writes_cancelled;
+    if (f->cancelled[item->kind])
+        settle(m, f, first, n, cancelled, cancelled);
+    else if (item->kind == WEIR_REPORT_LOAD)
         settle(m, f, first, n, &m->loads_done, &m->loads_failed);
     else
         settle(m, f, first, n, &m->writes_done, &m->writes_failed);

@@ -51,6 +51,7 @@ struct model_flight {
     bool reads_page[MODEL_PAGES + 1];
     bool writes_page[MODEL_PAGES + 1];
     bool reported[WEIR_REPORT_WRITE_BACK + 1][MODEL_RANKS]; /* or nothing to report */
+    bool cancelled[WEIR_REPORT_WRITE_BACK + 1];             /* by a later order */
     const void *order; /* the cache's own bytes, which are not to change */
     size_t order_bytes;
     uint64_t order_digest;
@@ -63,6 +64,9 @@ struct model_seq {
     bool reserved;
     bool waiting;                 /* told -EAGAIN */
     bool failure_told;            /* has had its event */
+    bool late;                    /* a load was not there by the deadline */
+    uint32_t late_pages;          /* pages before the first such */
+    uint64_t deadline_ns;         /* 0: none */
     uint64_t chains[MODEL_PAGES]; /* of all pages that it may ever have */
     int32_t table[MODEL_PAGES];
     uint32_t n_pages;
@@ -80,7 +84,8 @@ struct model {
     uint32_t host_pages;
     uint32_t n_ranks;
     uint64_t next_step;
-    uint64_t loads_done, loads_failed, writes_done, writes_failed;
+    uint64_t loads_done, loads_failed, loads_cancelled;
+    uint64_t writes_done, writes_failed, writes_cancelled;
     int32_t device[MODEL_PAGES + 1];   /* versions, -1: anything */
     uint64_t planned[MODEL_PAGES + 1]; /* chain that a load is to bring, if so */
     int32_t host[MODEL_PAGES + 1];
@@ -119,9 +124,15 @@ void model_abort(struct model *m);
 
 void model_close(struct model_seq *seq);
 
+/* A poll at this time: some loads are late. */
+void model_poll(struct model *m, uint64_t now_ns);
+
 /* What a rank could report now: everything whose predecessors it has reported.
  * `items` holds 3 * MODEL_FLIGHTS. */
 size_t model_reportable(const struct model *m, uint32_t rank, weir_report_item *items);
+
+/* Whether a later order has cancelled what the item is about. */
+bool model_is_cancelled(const struct model *m, const weir_report_item *item);
 
 /* The cache has taken this item. */
 void model_report(struct model *m, uint32_t rank, const weir_report_item *item);

@@ -2,6 +2,8 @@
 #include "cache_model.h"
 #include "random.h"
 
+#include <weir/lifecycle.h>
+
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <criterion/parameterized.h>
@@ -29,6 +31,7 @@ static const char *const write_backs[] = { "write_through", "write_through_selec
 /* A prompt is one letter a page; every token tells its page's letter. */
 struct prompt {
     uint32_t name_space;
+    uint64_t epoch; /* of the namespace: how often it was forgotten */
     size_t n_key;
     char letters[MODEL_PAGES];
 };
@@ -47,6 +50,8 @@ struct world {
     weir_step steps[2];
     bool step_open;
     bool events_left; /* by the last poll, for want of room */
+    bool draining;
+    uint64_t epochs[2]; /* of the namespaces */
     uint64_t now_ns;
     uint32_t load_failures; /* percent */
     uint32_t max_steps;
@@ -103,6 +108,10 @@ static void trace_order(const struct world *w, const void *bytes, size_t n)
     trace_steps(" behind", o.load_fences, o.n_load_fences);
     trace_moves(", writes", o.writes, o.n_writes);
     trace_steps(" behind", o.write_fences, o.n_write_fences);
+    for (uint32_t i = 0; i < o.n_cancels; i++)
+        fprintf(stderr, ", cancels %s %llu",
+                o.cancels[i].kind == WEIR_REPORT_LOAD ? "load" : "write-back",
+                (unsigned long long)o.cancels[i].number);
     fprintf(stderr, "\n");
 }
 
@@ -177,6 +186,7 @@ static void expect_sound(struct world *w)
 static struct prompt random_prompt(struct world *w)
 {
     struct prompt p = { .name_space = random_percent(&w->random, 15) };
+    p.epoch = w->epochs[p.name_space];
     const char *document = w->documents[random_below(&w->random, N_DOCUMENTS)];
     uint32_t shared = random_below(&w->random, w->m.device_pages);
     for (uint32_t i = 0; i < MODEL_PAGES; i++)
@@ -190,7 +200,7 @@ static struct prompt random_prompt(struct world *w)
 
 static void chains_of(const struct prompt *p, uint64_t *chains)
 {
-    uint64_t chain = p->name_space + 1;
+    uint64_t chain = model_chain(p->name_space, p->epoch);
     for (uint32_t i = 0; i < MODEL_PAGES; i++)
         chains[i] = chain = model_chain(chain, (uint64_t)p->letters[i]);
 }
@@ -218,7 +228,9 @@ static weir_hit peek(struct world *w, const struct prompt *p, size_t n)
     must(w, both(w, weir_cache_peek(w->caches[i], &key, &hits[i])) == 0, "peek");
     must(w, memcmp(&hits[0], &hits[1], sizeof hits[0]) == 0, "peeks differ");
     uint64_t chains[MODEL_PAGES];
-    chains_of(p, chains);
+    struct prompt now = *p;
+    now.epoch = w->epochs[p->name_space];
+    chains_of(&now, chains);
     must(w, hits[0].n_tokens <= n, "%zu of %zu tokens hit", hits[0].n_tokens, n);
     model_peek(&w->m, chains, &hits[0]);
     return hits[0];
@@ -227,7 +239,13 @@ static weir_hit peek(struct world *w, const struct prompt *p, size_t n)
 static bool is_doomed(const struct world *w, uint32_t slot)
 {
     const struct model_seq *seq = &w->m.seqs[slot];
-    return model_good_pages(&w->m, seq, false) < seq->n_pages;
+    return seq->late || model_good_pages(&w->m, seq, false) < seq->n_pages;
+}
+
+static bool is_forgotten(const struct world *w, uint32_t slot)
+{
+    const struct prompt *p = &w->users[slot].prompt;
+    return p->epoch != w->epochs[p->name_space];
 }
 
 /* ---- Operations on sequences --------------------------------------------- */
@@ -311,6 +329,8 @@ static bool others_wait(const struct world *w, uint32_t slot)
 static size_t expected_hit(struct world *w, uint32_t slot)
 {
     const struct user *user = &w->users[slot];
+    if (is_forgotten(w, slot))
+        return 0;
     size_t n = user->prompt.n_key;
     n = n > user->compute_at_least ? n - user->compute_at_least : 0;
     n = n < user->request.use_hit ? n : user->request.use_hit;
@@ -328,6 +348,7 @@ static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *
     size_t had = seq->n_pages + hit / w->m.page_tokens;
     must(w, n == (wanted > had ? wanted : had), "%zu pages reserved", n);
     model_reserve(&w->m, &w->m.seqs[slot], hit, table, n);
+    w->m.seqs[slot].deadline_ns = w->users[slot].request.deadline_ns;
     trace_table(w, slot);
 }
 
@@ -368,10 +389,12 @@ static int reserve(struct world *w, uint32_t slot)
     else if (rc == -EAGAIN || rc == -ENOSPC)
         check_refusal(w, slot, rc, n_pages);
     else
-        must(w, rc == -E2BIG || rc == -EIO, "reserve: %d", rc);
-    if (rc != 0 && rc != -EIO)
+        must(w, rc == -E2BIG || rc == -EIO || rc == -EBUSY, "reserve: %d", rc);
+    must(w, w->draining ? rc != -EAGAIN : rc != -EBUSY, "reserve: %d, drained %d", rc, w->draining);
+    if (rc != 0 && rc != -EIO && rc != -EBUSY)
         must(w, reserved[0].n_short > 0, "nothing is short");
-    seq->waiting = rc == -EAGAIN || (rc == -EIO && seq->waiting); /* a claim ends with close */
+    /* A claim ends with close. */
+    seq->waiting = rc == -EAGAIN || ((rc == -EIO || rc == -EBUSY) && seq->waiting);
     return rc;
 }
 
@@ -394,6 +417,8 @@ static void do_reserve(struct world *w)
                                     : random_below(&w->random, (uint32_t)user->prompt.n_key);
         user->request.expect_tokens =
             random_percent(&w->random, 50) ? 0 : total + random_below(&w->random, 100);
+        user->request.deadline_ns =
+            random_percent(&w->random, 80) ? 0 : w->now_ns + random_below(&w->random, 6000);
     }
     reserve(w, slot);
 }
@@ -409,7 +434,7 @@ static void do_peek(struct world *w)
         const struct model_seq *seq = &w->m.seqs[slot];
         size_t full = seq->n_committed - seq->n_committed % w->m.page_tokens;
         size_t n_tokens = full ? peek(w, &w->users[slot].prompt, full).n_tokens : 0;
-        must(w, w->load_failures || n_tokens == full,
+        must(w, w->load_failures || is_forgotten(w, slot) || n_tokens == full,
              "%zu of %zu committed tokens are in the index", n_tokens, full);
     }
     must(w, weir_cache_digest(w->caches[0]) == before, "a peek changes the cache");
@@ -565,6 +590,8 @@ static bool report(struct world *w, uint32_t rank, size_t limit)
         items[k] = item;
         if (item.kind != WEIR_REPORT_STEP && random_percent(&w->random, w->load_failures))
             items[k].rc = random_percent(&w->random, 80) ? -EIO : -ECANCELED;
+        else if (model_is_cancelled(&w->m, &item) && random_percent(&w->random, 50))
+            items[k].rc = -ECANCELED;
     }
     send(w, rank, items, limit);
     return true;
@@ -590,8 +617,11 @@ static bool take_event(struct world *w, const weir_cache_event *event, bool at_o
     trace(w, "event", slot, (int)event->kind);
     if (event->kind == WEIR_EVENT_LOAD_FAILED) {
         size_t good = model_good_pages(&w->m, seq, false);
+        must(w, event->rc == (seq->late && seq->late_pages <= good ? -ETIMEDOUT : -EIO), "rc %d",
+             event->rc);
+        if (seq->late && seq->late_pages < good)
+            good = seq->late_pages;
         must(w, good < seq->n_pages, "a failure is told of a sequence that is well");
-        must(w, event->rc == -EIO, "rc %d", event->rc);
         must(w, event->good_tokens == good * w->m.page_tokens, "%zu good tokens, not %zu",
              event->good_tokens, good * w->m.page_tokens);
         seq->failure_told = true;
@@ -614,6 +644,7 @@ static void poll_events(struct world *w, size_t capacity, bool at_once)
     weir_cache_event events[2][32];
     size_t n[2];
     w->now_ns += random_below(&w->random, 1000);
+    model_poll(&w->m, w->now_ns);
     int rc = both(w, weir_cache_poll(w->caches[i], w->now_ns, events[i], capacity, &n[i]));
     trace(w, "poll", (uint32_t)n[0], rc);
     must(w, rc == 0 && n[0] == n[1] && n[0] <= capacity, "poll: %d", rc);
@@ -635,6 +666,65 @@ static void do_poll(struct world *w)
 {
     size_t capacity = random_percent(&w->random, 60) ? 32 : random_below(&w->random, 3);
     poll_events(w, capacity, random_percent(&w->random, 50));
+}
+
+/* ---- The cache as a whole ------------------------------------------------ */
+
+static void do_forget(struct world *w)
+{
+    uint32_t name_space = random_below(&w->random, 2);
+    bool all = random_percent(&w->random, 30);
+    int rc = all ? both(w, weir_cache_forget_all(w->caches[i]))
+                 : both(w, weir_cache_forget(w->caches[i], fields, name_space));
+    trace(w, all ? "forget all" : "forget", name_space, rc);
+    must(w, rc == 0, "forget: %d", rc);
+    for (uint32_t k = 0; k < 2; k++) {
+        w->epochs[k] += all || k == name_space;
+        struct prompt p = { .name_space = k, .epoch = w->epochs[k] };
+        memcpy(p.letters, w->documents[0], sizeof p.letters);
+        size_t n = peek(w, &p, (size_t)w->m.page_tokens * 4).n_tokens;
+        must(w, n == 0 || (!all && k != name_space), "%zu tokens are not forgotten", n);
+    }
+}
+
+static void do_reset(struct world *w)
+{
+    int rc = both(w, weir_cache_reset(w->caches[i]));
+    trace(w, "reset", 0, rc);
+    must(w, rc == (w->step_open ? -EBUSY : 0), "reset: %d", rc);
+    if (rc)
+        return;
+    for (uint32_t slot = 0; slot < MODEL_SEQS; slot++) {
+        if (!w->m.seqs[slot].open)
+            continue;
+        must(w, weir_seq_close(&w->users[slot].handles[0]) == -ESTALE, "a sequence outlives reset");
+        model_close(&w->m.seqs[slot]);
+    }
+    w->epochs[0]++;
+    w->epochs[1]++;
+}
+
+/* Nothing begins while the cache is drained; what is open ends. */
+static void do_quiesce(struct world *w)
+{
+    int rc = both(w, weir_cache_drain(w->caches[i]));
+    trace(w, "drain", 0, rc);
+    must(w, rc == (w->step_open || model_in_flight(&w->m) ? -EAGAIN : 0), "drain: %d", rc);
+    w->draining = true;
+    if (w->step_open && random_percent(&w->random, 50))
+        end_step(w);
+    weir_step step;
+    must(w, both(w, weir_step_begin(&step, w->caches[i])) == -EBUSY, "a step while drained");
+    for (uint32_t k = random_below(&w->random, 4); k > 0; k--) {
+        do_reserve(w);
+        do_late_commit(w);
+        do_report(w);
+        do_poll(w);
+        expect_sound(w);
+    }
+    must(w, both(w, weir_cache_resume(w->caches[i])) == 0, "resume");
+    trace(w, "resume", 0, 0);
+    w->draining = false;
 }
 
 static void do_nonsense(struct world *w)
@@ -698,6 +788,7 @@ static void world_close(struct world *w)
     must(w, stats.loaded_pages == w->m.loads_done, "%d pages loaded, not %d",
          (int)stats.loaded_pages, (int)w->m.loads_done);
     must(w, stats.load_failed_pages == w->m.loads_failed, "failed loads");
+    must(w, stats.load_cancelled_pages == w->m.loads_cancelled, "cancelled loads");
     must(w, stats.written_pages == w->m.writes_done, "%d pages written, not %d",
          (int)stats.written_pages, (int)w->m.writes_done);
     must(w, both(w, weir_cache_destroy(&w->caches[i])) == 0 && !w->caches[0], "destroy");
@@ -730,6 +821,12 @@ static void operate(struct world *w)
         do_nonsense(w);
     } else if (what < 872) {
         do_drain(w);
+    } else if (what < 875) {
+        do_forget(w);
+    } else if (what < 876) {
+        do_reset(w);
+    } else if (what < 879) {
+        do_quiesce(w);
     } else {
         uint32_t slot = pick(w);
         if (slot != MODEL_SEQS)

@@ -150,7 +150,9 @@ WEIR_API int weir_seq_open(weir_seq *seq, weir_cache *cache, const weir_key *key
 
 /* Closes a sequence at any time, with steps and loads in flight or not, and
  * sets *seq to {0, 0}, which is itself allowed. What it committed stays in the
- * index; its other pages are free once the steps that use them have ended.
+ * index; its other pages are free once the steps that use them have ended. A
+ * load that no other sequence wants and nothing was computed on is cancelled by
+ * the next order.
  * -ESTALE, -EINVAL: *seq is untouched. */
 WEIR_API int weir_seq_close(weir_seq *seq) WEIR_NOEXCEPT;
 
@@ -164,12 +166,18 @@ WEIR_API int weir_seq_close(weir_seq *seq) WEIR_NOEXCEPT;
  *                 its start, which may be less than the key's (a chunk at a
  *                 time); a smaller value than before changes nothing; required
  *   expect_tokens length that the sequence is expected to reach, a hint for the
- *                 allocator; 0 (default): unknown */
+ *                 allocator; 0 (default): unknown
+ *   deadline_ns   by when the loads of what the sequence hits must have arrived,
+ *                 by poll's clock; 0 (default): none. Each successful reserve
+ *                 sets it anew. The first poll at or after it that finds one
+ *                 missing tells the sequence WEIR_EVENT_LOAD_FAILED with
+ *                 -ETIMEDOUT */
 typedef struct weir_request {
     uint32_t struct_size;
     size_t use_hit;
     size_t total_tokens;
     size_t expect_tokens;
+    uint64_t deadline_ns;
 } weir_request;
 
 WEIR_API void weir_request_init(weir_request *request) WEIR_NOEXCEPT;
@@ -193,7 +201,9 @@ typedef struct weir_reserved {
  *          carry the reports, poll, and call again; an event says when
  * -ENOSPC  nothing in flight will help: close or preempt another sequence
  * -E2BIG   more than the whole device tier
- * -EIO     a load that the sequence uses has failed: close it
+ * -EIO     a load that the sequence uses has failed or is late: close it
+ * -EBUSY   the cache is drained (weir_cache_drain), and this would take a load,
+ *          or room that is neither free nor offered; a claim stays as it is
  * -EINVAL  total_tokens is 0
  * A claim ends with the sequence's next successful reserve, with -ENOSPC or
  * -E2BIG, or with its close. */
@@ -241,7 +251,7 @@ WEIR_API int weir_seq_commit(weir_seq seq, const int32_t *tokens, size_t n) WEIR
 /* ---- Steps --------------------------------------------------------------- */
 
 /* Opens the next step. -EAGAIN: the step max_steps before it is not retired;
- * -EBUSY: a step is open. */
+ * -EBUSY: a step is open, or the cache is drained (weir_cache_drain). */
 WEIR_API int weir_step_begin(weir_step *step, weir_cache *cache) WEIR_NOEXCEPT;
 
 /* Adds a sequence: the step starts the loads that it needs, or joins those in
@@ -267,7 +277,8 @@ WEIR_API int weir_cache_report(weir_cache *cache, uint32_t rank_index, const voi
 
 typedef enum weir_event_kind {
     WEIR_EVENT_RESERVE_READY = 1, /* a claim can be served: call reserve again, before others */
-    WEIR_EVENT_LOAD_FAILED = 2,   /* rc is -EIO; good_tokens of the sequence are right */
+    WEIR_EVENT_LOAD_FAILED = 2,   /* good_tokens of the sequence are right; rc is -EIO: a load
+                                     or a step has failed, or -ETIMEDOUT: a load is late */
     WEIR_EVENT_WRITE_WAITING = 3  /* write-backs wait for a step: end one, it may be empty */
 } weir_event_kind;
 
@@ -319,6 +330,8 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
     X(uint64_t, COUNTER, duplicate_pages, "committed pages that the index already held")          \
     X(uint64_t, COUNTER, loaded_pages, "pages loaded")                                            \
     X(uint64_t, COUNTER, load_failed_pages, "pages whose load failed")                            \
+    X(uint64_t, COUNTER, load_cancelled_pages, "pages whose load was cancelled")                  \
+    X(uint64_t, COUNTER, late_loads, "sequences whose load was not there by its deadline")        \
     X(uint64_t, COUNTER, written_pages, "pages written back")                                     \
     X(uint64_t, COUNTER, write_failed_pages, "pages whose write-back failed")                     \
     X(uint64_t, COUNTER, write_cancelled_pages,                                                   \

@@ -15,6 +15,7 @@
 #include <weir/export.h>
 #include <weir/gather.h>
 #include <weir/key.h>
+#include <weir/lifecycle.h>
 #include <weir/order.h>
 #include <weir/page_pool.h>
 #include <weir/policy.h>

@@ -6,7 +6,7 @@
  *
  *   seq ──pages[i]──► device page ──owner──► entry (one a radix ref)
  *    │                  ▲   │                 │ page[DEVICE], page[HOST]
- *    │ claim            │   └─ link: ticket   │ kids_hot[], writer, load_step
+ *    │ claim            │   └─ link: ticket   │ kids_hot[], writer
  *    ▼                  └─────────────────────┘
  *   claims (first come)
  *
@@ -14,9 +14,11 @@
  *   steps[id % max_steps], writes[ticket % max_write_backs]: what is in flight
  *
  * Files: tier.c moves entries in and out of the tiers; entry.c makes and drops
- * them; write.c queues write-backs; key.c deals with keys and their spans; seq.c,
- * reserve.c, step.c, report.c and export.c (with table.h) are the calls; stats.c
- * writes the counters; check.c recomputes all of this.
+ * them; write.c queues write-backs; key.c deals with keys and their spans;
+ * cancel.c finds the transfers that nobody wants any more; fail.c tells sequences
+ * what they have lost; deadline.c, when a load is late. seq.c, reserve.c, step.c,
+ * report.c, forget.c, drain.c, rank_lost.c and export.c (with table.h) are the
+ * calls; stats.c writes the counters; check.c recomputes all of this.
  *
  * Words: a copy is *hot* if it is in a tier, is not offered there and is not
  * being cleaned (written back in order to be offered). An entry is
@@ -35,7 +37,12 @@
  *   - a page without owner and pins is free
  *   - n_held = device pages that sequences hold; n_pending = those that only
  *     tickets pin; n_cleaning = entries being cleaned; n_claimed = sum of claims
- *   - a step's or a write-back's pages are linked in exactly one ticket */
+ *   - a step's or a write-back's pages are linked in exactly one ticket, and
+ *     each page's `mover` names it
+ *   - a load is wanted while a sequence holds one of its pages, or something was
+ *     computed on it; a write-back, while one of its entries lives; n_unwanted
+ *     counts those in flight that are not and were not cancelled yet
+ *   - deadlines holds the sequences with a deadline */
 
 #include <weir/cache.h>
 #include <weir/order.h>
@@ -44,6 +51,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "policy/heap.h"
 
 enum tier_id {
     DEVICE,
@@ -89,12 +97,21 @@ struct tier {
     uint64_t evicted;
 };
 
+/* Who moves a device page: n > 0, the load of flights[n - 1]; n < 0, the
+ * write-back writes[-n - 1]. A page that waits is to be loaded by the next step
+ * that uses it. */
+enum {
+    MOVER_NONE = 0,
+    MOVER_WAITING = INT16_MAX
+};
+
 /* What a device page is doing, beside what the pool knows. */
 struct device_page {
-    uint64_t load_step; /* its entry is LOADING: step whose load it is; 0: none yet */
-    uint32_t users;     /* sequences that hold it */
-    int32_t partner;    /* host page of the ticket that moves it */
-    int32_t next;       /* next device page of that ticket, 0: last */
+    uint32_t users;  /* sequences that hold it */
+    int32_t partner; /* host page of the ticket that moves it */
+    int32_t next;    /* next device page of that ticket, 0: last */
+    int16_t mover;
+    bool wrong; /* set while the failure of its load is being told */
 };
 
 /* A chain of device pages through device_page.next, in order. */
@@ -128,6 +145,10 @@ struct seq {
     size_t n_pending; /* committed in the open step */
     size_t n_hit;
     size_t good_tokens;
+    int failed_rc;        /* with failed */
+    uint64_t deadline_ns; /* for its loads; 0: none */
+    uint64_t lost_writer; /* newest step that wrote what was forgotten; 0: none */
+    uint32_t lost_from;   /* first such page */
     struct seq_page *pages;
     uint32_t pages_capacity;
     uint32_t n_pages;
@@ -143,7 +164,7 @@ struct seq {
     bool in_step;         /* added to the open step */
     bool closing;         /* closed while in the open step */
     bool detached;        /* its path is lost: nothing of it enters the index */
-    bool failed;          /* a load that it uses has failed */
+    bool failed;          /* a load that it uses has failed, or is late */
     bool tell_ready;
     bool tell_failed;
     bool claim_told;
@@ -162,6 +183,10 @@ struct flight {
     bool step_finished;  /* all ranks have reported it and that was dealt with */
     bool step_failed;
     bool load_failed;
+    bool built_on;     /* a page of the index was computed on its load */
+    bool unwanted;     /* its load, and no order says so yet */
+    bool cancelled;    /* an order says so: the load's pages have left the index */
+    uint32_t n_wanted; /* pages of its load that sequences hold */
     struct page_chain loads;
     void *order; /* order_capacity bytes */
 };
@@ -170,6 +195,9 @@ struct write_back {
     uint64_t ticket; /* 0: none */
     uint64_t ranks;
     bool failed;
+    bool unwanted;
+    bool cancelled;
+    uint32_t n_live; /* pages whose entries are in the index */
     struct page_chain pages;
 };
 
@@ -183,6 +211,7 @@ struct weir_cache {
     uint64_t now_ns;
     weir_log log;
     struct weir_memory memory; /* counts the cache itself, and all but index and pools */
+    weir_allocator hooks;      /* of that memory, for the heap of deadlines */
 
     weir_radix *radix;
     uint32_t n_entries; /* capacity */
@@ -211,6 +240,9 @@ struct weir_cache {
     struct write_back *writes; /* [max_write_backs] */
     uint32_t n_flights;
     uint32_t n_writes;
+    uint32_t n_unwanted; /* loads and write-backs to cancel with the next order */
+    bool draining;
+    struct weir_heap *deadlines; /* of sequences, by deadline_ns */
 
     bool step_open;
     int32_t step_first, step_last; /* sequences of the open step */
@@ -222,6 +254,7 @@ struct weir_cache {
     int32_t *wanted;           /* [n_device] refs of device copies, to write back or to drop */
     uint32_t n_moves;          /* pages of the smaller tier */
     weir_move *moves[N_TIERS]; /* [n_moves] of an order: loads, writes */
+    weir_cancel *cancels;      /* [max_steps + max_write_backs] */
     weir_stats stats;
 };
 
@@ -231,12 +264,6 @@ struct weir_cache {
 int weir_tier_create(weir_cache *cache, enum tier_id id, uint32_t n_pages, uint32_t most,
                      double offered, const weir_evict_policy *policy);
 void weir_tier_destroy(weir_cache *cache, enum tier_id id);
-
-/* Of an entry that is LOADING, which has a device page. */
-static inline uint64_t *load_step_of(const weir_cache *cache, const struct entry *entry)
-{
-    return &cache->device_pages[entry->page[DEVICE]].load_step;
-}
 
 /* A host copy that can be loaded. */
 static inline bool entry_on_host(const struct entry *entry)
@@ -303,8 +330,16 @@ void weir_entry_drop(weir_cache *cache, int32_t ref);
 /* Gives a host-only entry the device page its load is to fill. */
 void weir_entry_start_load(weir_cache *cache, int32_t ref, int32_t page);
 
-/* The last sequence that wanted a load that no order holds yet is gone. */
-void weir_entry_cancel_load(weir_cache *cache, int32_t ref);
+/* A load that no order holds yet is not to be made: `page` gives up its pins,
+ * and its entry, if it has one, the copy. */
+void weir_entry_cancel_load(weir_cache *cache, int32_t page);
+
+/* The entry's load is in an order, and nobody wants it: the page is left to the
+ * ticket, the entry has its host copy as before. */
+void weir_entry_abandon_load(weir_cache *cache, int32_t ref);
+
+/* The load of a page that waited is in the order of `flight` now. */
+void weir_entry_order_load(weir_cache *cache, int32_t page, struct flight *flight);
 
 /* ---- write.c ------------------------------------------------------------- */
 
@@ -336,6 +371,61 @@ weir_part weir_seq_part(const weir_cache *cache, const struct seq *seq, size_t f
 
 /* What was set aside for these pages, which are about to be inserted. */
 void weir_seq_use_spans(weir_cache *cache, struct seq *seq, const weir_part *part);
+
+/* ---- cancel.c ------------------------------------------------------------ */
+
+/* A page that a load moves is held by its first sequence, or by none any more. */
+void weir_cancel_count_load(weir_cache *cache, int32_t page, int change);
+
+/* The entry of a page that a write-back moves has left the index. */
+void weir_cancel_count_write(weir_cache *cache, int32_t page);
+
+/* A page of the index is computed on what these steps load. */
+void weir_cancel_build_on(weir_cache *cache, const weir_step_set *loads);
+
+/* The index is empty, so nothing is. */
+void weir_cancel_unbuild(weir_cache *cache);
+
+/* Its transfer has ended: nothing is left to cancel. */
+void weir_cancel_forget(weir_cache *cache, bool *unwanted);
+
+/* Cancels what nobody wants, for the order of step `before`; returns how many
+ * are in cache->cancels. */
+uint32_t weir_cancel_list(weir_cache *cache, uint64_t before);
+
+/* ---- fail.c -------------------------------------------------------------- */
+
+/* Of the sequence only good_tokens are right. Tells it once, and again only if
+ * less is right than it was told. */
+void weir_fail_seq(weir_cache *cache, struct seq *seq, size_t good_tokens, int rc);
+
+/* Drops entries whose content is wrong, with all that was computed on them, and
+ * tells the sequences that have them, or pages that are marked wrong, or that
+ * step's work. failed_step 0: none. */
+void weir_fail_drop(weir_cache *cache, const int32_t *refs, uint32_t n, uint64_t failed_step);
+
+/* ---- deadline.c ---------------------------------------------------------- */
+
+/* 0: none. */
+void weir_deadline_set(weir_cache *cache, struct seq *seq, uint64_t deadline_ns);
+
+/* Tells those whose loads are late at cache->now_ns. */
+void weir_deadline_poll(weir_cache *cache);
+
+/* ---- forget.c ------------------------------------------------------------ */
+
+/* Drops all entries; with `root`, of one namespace only, else WEIR_RADIX_NONE.
+ * The sequences are not asked. */
+void weir_forget_entries(weir_cache *cache, int32_t root);
+
+/* ---- report.c ------------------------------------------------------------ */
+
+/* These ranks, which had not reported it, have done a step's forward pass, its
+ * load, a write-back: their bits are struck out of what is due, and if that was
+ * the last, it is over. */
+void weir_report_step(weir_cache *cache, struct flight *flight, bool failed);
+void weir_report_load(weir_cache *cache, struct flight *flight, bool failed);
+void weir_report_write(weir_cache *cache, struct write_back *write, bool failed);
 
 /* ---- seq.c --------------------------------------------------------------- */
 

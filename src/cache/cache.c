@@ -96,6 +96,7 @@ static void free_cache(weir_cache *cache)
         weir_tier_destroy(cache, id);
         give_table(cache, cache->moves[id], cache->n_moves, sizeof *cache->moves[id]);
     }
+    weir_heap_destroy(&cache->deadlines);
     for (uint32_t i = 0; cache->seqs && i < cache->max_seqs; i++)
         weir_seq_free(cache, &cache->seqs[i]);
     for (uint32_t i = 0; cache->flights && i < cache->max_steps; i++)
@@ -108,6 +109,8 @@ static void free_cache(weir_cache *cache)
     give_table(cache, cache->writes, cache->max_write_backs, sizeof *cache->writes);
     give_table(cache, cache->path, cache->n_device, sizeof *cache->path);
     give_table(cache, cache->wanted, cache->n_device, sizeof *cache->wanted);
+    give_table(cache, cache->cancels, cache->max_steps + cache->max_write_backs,
+               sizeof *cache->cancels);
     struct weir_memory memory = cache->memory;
     weir_memory_give(&memory, cache, 1, sizeof *cache);
 }
@@ -128,9 +131,11 @@ static int allocate(weir_cache *cache, const weir_cache_params *p)
     cache->wanted = take(cache, cache->n_device, sizeof *cache->wanted);
     cache->moves[DEVICE] = take(cache, cache->n_moves, sizeof *cache->moves[DEVICE]);
     cache->moves[HOST] = take(cache, cache->n_moves, sizeof *cache->moves[HOST]);
-    if (!cache->entries || !cache->device_pages || !cache->seqs || !cache->flights ||
-        !cache->writes || !cache->path || !cache->wanted || !cache->moves[DEVICE] ||
-        !cache->moves[HOST])
+    uint32_t n_cancels = p->max_steps + p->max_write_backs;
+    cache->cancels = take(cache, n_cancels, sizeof *cache->cancels);
+    if (!cache->cancels || !cache->entries || !cache->device_pages || !cache->seqs ||
+        !cache->flights || !cache->writes || !cache->path || !cache->wanted ||
+        !cache->moves[DEVICE] || !cache->moves[HOST])
         return -ENOMEM;
 
     /* The largest order: a page of either tier is in one move at a time. */
@@ -138,14 +143,16 @@ static int allocate(weir_cache *cache, const weir_cache_params *p)
                            .n_load_fences = 64,
                            .n_write_fences = 65,
                            .n_joins = 64,
-                           .n_loads = cache->n_moves };
+                           .n_loads = cache->n_moves,
+                           .n_cancels = n_cancels };
     cache->order_capacity = weir_order_bytes(&largest);
     for (uint32_t i = 0; i < p->max_steps; i++) {
         cache->flights[i].order = take(cache, 1, cache->order_capacity);
         if (!cache->flights[i].order)
             return -ENOMEM;
     }
-    return 0;
+    cache->hooks = weir_memory_hooks(&cache->memory);
+    return weir_heap_create(&cache->deadlines, p->max_seqs, &cache->hooks);
 }
 
 static int build(weir_cache *cache, const weir_cache_params *p)

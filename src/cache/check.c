@@ -42,16 +42,17 @@ static void tally_all(const weir_cache *cache, struct tally *tally)
     for (uint32_t i = 0; i < cache->max_write_backs; i++)
         tally_ticket(cache, tally, &cache->writes[i].pages);
     tally_ticket(cache, tally, &cache->write_queue);
+    for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++)
+        if (cache->device_pages[page].mover == MOVER_WAITING) {
+            tally->pins[DEVICE][page]++;
+            tally->pins[HOST][cache->device_pages[page].partner]++;
+        }
     for (uint32_t ref = 0; ref < cache->n_entries; ref++) {
         const struct entry *entry = &cache->entries[ref];
         if (!(entry->flags & ENTRY_LIVE))
             continue;
         tally->n_live++;
         tally->n_cleaning += (entry->flags & ENTRY_CLEANING) != 0;
-        if ((entry->flags & ENTRY_LOADING) && *load_step_of(cache, entry) == 0) {
-            tally->pins[DEVICE][entry->page[DEVICE]]++;
-            tally->pins[HOST][entry->page[HOST]]++;
-        }
     }
 }
 
@@ -138,6 +139,82 @@ static const char *count_fault(const weir_cache *cache, const struct tally *tall
     return NULL;
 }
 
+/* Whether a load or write-back names its pages, and they it; adds what it moves
+ * to *n_moved. */
+static bool names_its_pages(const weir_cache *cache, const struct page_chain *chain, int mover,
+                            uint32_t *n_moved)
+{
+    uint32_t n = 0;
+    for (int32_t page = chain->first; page; page = cache->device_pages[page].next) {
+        if (cache->device_pages[page].mover != mover)
+            return false;
+        n++;
+    }
+    *n_moved += n;
+    return n == chain->count;
+}
+
+static const char *ticket_fault(const weir_cache *cache)
+{
+    uint32_t n_moved = 0, n_unwanted = 0;
+    for (uint32_t i = 0; i < cache->max_steps; i++) {
+        const struct flight *flight = &cache->flights[i];
+        uint32_t n_wanted = 0;
+        for (int32_t page = flight->loads.first; page; page = cache->device_pages[page].next)
+            n_wanted += cache->device_pages[page].users > 0;
+        if (!names_its_pages(cache, &flight->loads, (int)i + 1, &n_moved))
+            return "cache: a load and its pages do not name each other";
+        if (flight->loads.count == 0)
+            continue;
+        bool unwanted = n_wanted == 0 && !flight->built_on && !flight->cancelled;
+        if (n_wanted != flight->n_wanted || unwanted != flight->unwanted)
+            return "cache: a load is wanted by others than those that hold its pages";
+        n_unwanted += unwanted;
+    }
+    for (uint32_t i = 0; i < cache->max_write_backs; i++) {
+        const struct write_back *write = &cache->writes[i];
+        uint32_t n_live = 0;
+        for (int32_t page = write->pages.first; page; page = cache->device_pages[page].next)
+            n_live += weir_page_pool_owner(cache->tiers[DEVICE].pool, page) >= 0;
+        if (!names_its_pages(cache, &write->pages, -(int)i - 1, &n_moved))
+            return "cache: a write-back and its pages do not name each other";
+        if (write->ticket == 0)
+            continue;
+        bool unwanted = n_live == 0 && !write->cancelled;
+        if (n_live != write->n_live || unwanted != write->unwanted)
+            return "cache: a write-back is wanted though its entries are gone, or not";
+        n_unwanted += unwanted;
+    }
+    for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++) {
+        const struct device_page *device_page = &cache->device_pages[page];
+        n_moved -= device_page->mover != MOVER_NONE && device_page->mover != MOVER_WAITING;
+        if (device_page->wrong)
+            return "cache: a page is still marked wrong";
+        int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, (int32_t)page);
+        if (ref >= 0 &&
+            ((cache->entries[ref].flags & ENTRY_LOADING) != 0) != (device_page->mover > 0))
+            return "cache: an entry is loading and its page is not, or the other way round";
+        if (device_page->mover == MOVER_WAITING && device_page->users == 0)
+            return "cache: a page waits for a load that no sequence wants";
+    }
+    if (n_moved)
+        return "cache: a page names a ticket that does not move it";
+    return n_unwanted == cache->n_unwanted ? NULL : "cache: the count of unwanted tickets is wrong";
+}
+
+static const char *deadline_fault(const weir_cache *cache)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cache->max_seqs; i++) {
+        const struct seq *seq = &cache->seqs[i];
+        bool waits = seq->id && seq->deadline_ns;
+        if (waits != weir_heap_has(cache->deadlines, i))
+            return "cache: a deadline is not that of an open sequence";
+        n += waits;
+    }
+    return n == cache->deadlines->n ? NULL : "cache: the count of deadlines is wrong";
+}
+
 static const char *find_fault(const weir_cache *cache, const struct tally *tally)
 {
     const char *fault = NULL;
@@ -149,6 +226,10 @@ static const char *find_fault(const weir_cache *cache, const struct tally *tally
         for (uint32_t page = 1; page <= n && !fault; page++)
             fault = page_fault(cache, id, (int32_t)page, tally);
     }
+    if (!fault)
+        fault = ticket_fault(cache);
+    if (!fault)
+        fault = deadline_fault(cache);
     return fault ? fault : count_fault(cache, tally);
 }
 
@@ -214,7 +295,7 @@ static void mix_entry(const weir_cache *cache, uint64_t *digest, int32_t ref)
         e->page[DEVICE] ? cache->tiers[DEVICE].since[e->page[DEVICE]] : 0,
         e->page[HOST] ? cache->tiers[HOST].since[e->page[HOST]] : 0,
         e->writer,
-        e->flags & ENTRY_LOADING ? *load_step_of(cache, e) : 0,
+        e->page[DEVICE] ? (uint64_t)cache->device_pages[e->page[DEVICE]].mover : 0,
         e->hits,
         e->depth,
         e->flags,
@@ -243,6 +324,11 @@ static void mix_seq(uint64_t *digest, const struct seq *seq)
         seq->joins.before,
         (uint64_t)(seq->reserved | seq->in_step << 1 | seq->closing << 2 | seq->detached << 3 |
                    seq->failed << 4 | seq->tell_ready << 5 | seq->tell_failed << 6),
+        seq->good_tokens,
+        (uint64_t)seq->failed_rc,
+        seq->deadline_ns,
+        seq->lost_writer,
+        seq->lost_from,
         XXH3_64bits(seq->tokens, seq->n_tokens * sizeof *seq->tokens),
         seq->n_spans,
         seq->n_spans_held,
@@ -287,18 +373,25 @@ uint64_t weir_cache_digest(const weir_cache *cache)
             mix_seq(&digest, &cache->seqs[i]);
     for (uint32_t i = 0; i < cache->max_steps; i++) {
         const struct flight *flight = &cache->flights[i];
-        uint64_t words[] = { flight->id, flight->step_ranks, flight->load_ranks };
-        mix(&digest, words, 3);
+        uint64_t words[] = { flight->id, flight->step_ranks, flight->load_ranks,
+                             (uint64_t)(flight->built_on | flight->cancelled << 1) };
+        mix(&digest, words, 4);
         mix_chain(cache, &digest, &flight->loads);
     }
     for (uint32_t i = 0; i < cache->max_write_backs; i++) {
-        uint64_t words[] = { cache->writes[i].ticket, cache->writes[i].ranks };
-        mix(&digest, words, 2);
+        uint64_t words[] = { cache->writes[i].ticket, cache->writes[i].ranks,
+                             cache->writes[i].cancelled };
+        mix(&digest, words, 3);
         mix_chain(cache, &digest, &cache->writes[i].pages);
     }
     mix_chain(cache, &digest, &cache->write_queue);
-    uint64_t words[] = { cache->next_step, cache->next_write, cache->n_claimed,
-                         cache->n_held,    cache->n_pending,  cache->n_cleaning };
+    for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++)
+        if (cache->device_pages[page].mover == MOVER_WAITING) {
+            uint64_t words[] = { page, (uint64_t)cache->device_pages[page].partner };
+            mix(&digest, words, 2);
+        }
+    uint64_t words[] = { cache->next_step, cache->next_write, cache->n_claimed, cache->n_held,
+                         cache->n_pending, cache->n_cleaning, cache->draining };
     mix(&digest, words, sizeof words / sizeof *words);
     return digest;
 }

@@ -1,80 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/brain.h"
 
-#include "pool/step_set.h"
-
 #include <errno.h>
-
-/* ---- What has failed ----------------------------------------------------- */
-
-static void fail(weir_cache *cache, struct seq *seq, size_t good_tokens)
-{
-    if (good_tokens >= seq->good_tokens)
-        return;
-    seq->good_tokens = good_tokens;
-    seq->failed = seq->tell_failed = true;
-    weir_seq_drop_claim(cache, seq);
-    weir_seq_queue_event(cache, seq);
-}
-
-/* Some entries have been dropped although sequences use them: those sequences
- * lose their path from there on. A page that a sequence took from the index is
- * wrong if its entry is gone; one that it computed itself is wrong only if that
- * was in the step that failed or after it. */
-static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
-{
-    bool step_failed = failed_step && seq->steps.newest >= failed_step;
-    uint32_t n_hit = (uint32_t)(seq->n_hit / cache->page_tokens);
-    for (uint32_t i = 0; i < seq->n_pages; i++) {
-        struct seq_page *sp = &seq->pages[i];
-        if (sp->ref < 0 || (cache->entries[sp->ref].flags & ENTRY_LIVE))
-            continue;
-        sp->ref = WEIR_RADIX_NONE;
-        seq->detached = true;
-        if (!sp->guard && (i < n_hit || step_failed))
-            fail(cache, seq, (size_t)i * cache->page_tokens);
-    }
-    if (weir_step_set_has(seq->steps, failed_step))
-        fail(cache, seq, (size_t)seq->n_indexed * cache->page_tokens);
-}
-
-/* After entries whose content is wrong have been dropped, with all that was
- * computed on them. */
-static void detach_all(weir_cache *cache, uint64_t failed_step)
-{
-    for (uint32_t i = 0; i < cache->max_seqs; i++)
-        if (cache->seqs[i].id)
-            detach(cache, &cache->seqs[i], failed_step);
-}
 
 /* ---- What has ended ------------------------------------------------------ */
 
 static void finish_load(weir_cache *cache, struct flight *flight)
 {
+    /* A cancelled load says nothing of its pages: nobody has them. */
+    bool failed = flight->load_failed && !flight->cancelled;
+    struct page_chain loads = flight->loads;
+    flight->loads = (struct page_chain){ 0 };
+    weir_cancel_forget(cache, &flight->unwanted);
     uint32_t n_failed = 0;
     int32_t next;
-    for (int32_t page = flight->loads.first; page; page = next) {
+    for (int32_t page = loads.first; page; page = next) {
         next = cache->device_pages[page].next;
+        cache->device_pages[page].mover = MOVER_NONE;
+        cache->device_pages[page].wrong = failed;
         int32_t host_page = cache->device_pages[page].partner;
         int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, page);
         if (ref >= 0) {
             cache->entries[ref].flags &= ~(uint32_t)ENTRY_LOADING;
-            if (flight->load_failed)
+            if (failed)
                 cache->wanted[n_failed++] = ref;
         }
         weir_tier_unpin(cache, DEVICE, page);
         weir_tier_unpin(cache, HOST, host_page);
     }
-    if (flight->load_failed)
-        cache->stats.load_failed_pages += flight->loads.count;
+    if (flight->cancelled)
+        cache->stats.load_cancelled_pages += loads.count;
+    else if (!failed)
+        cache->stats.loaded_pages += loads.count;
     else
-        cache->stats.loaded_pages += flight->loads.count;
-    flight->loads = (struct page_chain){ 0 };
-    for (uint32_t i = 0; i < n_failed; i++)
-        if (cache->entries[cache->wanted[i]].flags & ENTRY_LIVE)
-            weir_entry_drop(cache, cache->wanted[i]);
-    if (n_failed)
-        detach_all(cache, 0);
+        cache->stats.load_failed_pages += loads.count;
+    if (!failed)
+        return;
+    weir_fail_drop(cache, cache->wanted, n_failed, 0);
+    for (int32_t page = loads.first; page; page = cache->device_pages[page].next)
+        cache->device_pages[page].wrong = false;
 }
 
 /* What a failed step has written is wrong, and a page that a later step has
@@ -88,7 +52,7 @@ static void finish_step(weir_cache *cache, struct flight *flight)
     for (uint32_t ref = 0; ref < cache->n_entries; ref++)
         if ((cache->entries[ref].flags & ENTRY_LIVE) && cache->entries[ref].writer >= flight->id)
             weir_entry_drop(cache, (int32_t)ref);
-    detach_all(cache, flight->id);
+    weir_fail_drop(cache, NULL, 0, flight->id);
 }
 
 /* Not by the ranks' bits: a report strikes them out before its items are taken. */
@@ -120,30 +84,45 @@ static uint64_t *ranks_of(weir_cache *cache, const weir_report_item *item)
     return item->kind == WEIR_REPORT_STEP ? &flight->step_ranks : &flight->load_ranks;
 }
 
+void weir_report_step(weir_cache *cache, struct flight *flight, bool failed)
+{
+    flight->step_failed |= failed;
+    if (flight->step_ranks == 0)
+        finish_step(cache, flight);
+    retire(cache, flight);
+}
+
+void weir_report_load(weir_cache *cache, struct flight *flight, bool failed)
+{
+    flight->load_failed |= failed;
+    if (flight->load_ranks == 0)
+        finish_load(cache, flight);
+    retire(cache, flight);
+}
+
+void weir_report_write(weir_cache *cache, struct write_back *write, bool failed)
+{
+    write->failed |= failed;
+    if (write->ranks)
+        return;
+    weir_cancel_forget(cache, &write->unwanted);
+    weir_write_finish(cache, &write->pages,
+                      write->cancelled ? -ECANCELED
+                      : write->failed  ? -EIO
+                                       : 0);
+    write->ticket = 0;
+    cache->n_writes--;
+}
+
 static void take_item(weir_cache *cache, const weir_report_item *item)
 {
     bool failed = item->rc != 0;
-    if (item->kind == WEIR_REPORT_WRITE_BACK) {
-        struct write_back *write = write_of(cache, item->number);
-        write->failed |= failed;
-        if (write->ranks)
-            return;
-        weir_write_finish(cache, &write->pages, write->failed ? -EIO : 0);
-        write->ticket = 0;
-        cache->n_writes--;
-        return;
-    }
-    struct flight *flight = flight_of(cache, item->number);
-    if (item->kind == WEIR_REPORT_STEP) {
-        flight->step_failed |= failed;
-        if (flight->step_ranks == 0)
-            finish_step(cache, flight);
-    } else {
-        flight->load_failed |= failed;
-        if (flight->load_ranks == 0)
-            finish_load(cache, flight);
-    }
-    retire(cache, flight);
+    if (item->kind == WEIR_REPORT_WRITE_BACK)
+        weir_report_write(cache, write_of(cache, item->number), failed);
+    else if (item->kind == WEIR_REPORT_STEP)
+        weir_report_step(cache, flight_of(cache, item->number), failed);
+    else
+        weir_report_load(cache, flight_of(cache, item->number), failed);
 }
 
 int weir_cache_report(weir_cache *cache, uint32_t rank_index, const void *report, size_t bytes)
@@ -205,7 +184,7 @@ static bool next_event(weir_cache *cache, weir_cache_event *event)
     if (seq->tell_failed) {
         seq->tell_failed = false;
         event->kind = WEIR_EVENT_LOAD_FAILED;
-        event->rc = -EIO;
+        event->rc = seq->failed_rc;
         event->good_tokens = seq->good_tokens;
     } else if (seq->tell_ready) {
         seq->tell_ready = false;
@@ -226,7 +205,7 @@ static bool next_event(weir_cache *cache, weir_cache_event *event)
 /* Whether the step that ends next would take write-backs along. */
 static bool writes_wait(const weir_cache *cache)
 {
-    return cache->write_queue.count && !cache->step_open &&
+    return cache->write_queue.count && !cache->step_open && !cache->draining &&
            !cache->writes[cache->next_write % cache->max_write_backs].ticket;
 }
 
@@ -247,6 +226,7 @@ int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events
     uint32_t room = device->window > cache->n_claimed ? device->window : cache->n_claimed;
     weir_tier_make_room(cache, DEVICE, room);
     weir_tier_make_room(cache, HOST, cache->tiers[HOST].window);
+    weir_deadline_poll(cache);
     if (cache->n_claimed)
         serve_claims(cache);
 

@@ -88,6 +88,8 @@ static size_t pages_for(const weir_cache *cache, size_t tokens)
 /* Fills cache->path with the pages that a first reserve uses. */
 static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit)
 {
+    if (seq->detached)
+        return 0; /* its namespace was forgotten before it reserved */
     size_t usable = seq->n_key > seq->compute_at_least ? seq->n_key - seq->compute_at_least : 0;
     if (usable > use_hit)
         usable = use_hit;
@@ -287,6 +289,10 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
     pin_path(cache, &plan);
     uint32_t need = plan.n_load + plan.n_new;
     uint32_t wish = need ? need + claimed_ahead(cache, seq) : 0;
+    if (cache->draining && (plan.n_load || wish > weir_tier_available(device))) {
+        unpin_path(cache, &plan);
+        return -EBUSY;
+    }
     uint32_t not_held = (uint32_t)size - cache->n_held;
     if (wish > not_held) {
         give_up(cache, seq, &plan);
@@ -313,6 +319,7 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
         weir_radix_touch(cache->radix, cache->path, plan.n_hit);
     fill_table(cache, seq, &plan, &hit);
     cache->stats.new_pages += plan.n_new;
+    weir_deadline_set(cache, seq, request->deadline_ns);
     if (first) {
         seq->reserved = true;
         count_hit(cache, seq, &plan, &hit);

@@ -171,24 +171,27 @@ void weir_seq_queue_event(weir_cache *cache, struct seq *seq)
     cache->event_last = index;
 }
 
+/* The last one to let go of a page that waits for its load takes the load along. */
+static void let_page_go(weir_cache *cache, int32_t page)
+{
+    const struct device_page *device_page = &cache->device_pages[page];
+    weir_device_let_go(cache, page);
+    if (device_page->users == 0 && device_page->mover == MOVER_WAITING)
+        weir_entry_cancel_load(cache, page);
+}
+
 static void let_go(weir_cache *cache, const struct seq *seq, const struct seq_page *sp)
 {
-    weir_page_pool *pool = cache->tiers[DEVICE].pool;
-    weir_page_pool_add_steps(pool, sp->page, &seq->steps);
-    weir_device_let_go(cache, sp->page);
+    weir_page_pool_add_steps(cache->tiers[DEVICE].pool, sp->page, &seq->steps);
+    let_page_go(cache, sp->page);
     if (sp->guard)
-        weir_device_let_go(cache, sp->guard);
-    if (sp->ref < 0)
-        return;
-    const struct entry *entry = &cache->entries[sp->ref];
-    if ((entry->flags & ENTRY_LOADING) && *load_step_of(cache, entry) == 0 &&
-        cache->device_pages[entry->page[DEVICE]].users == 0)
-        weir_entry_cancel_load(cache, sp->ref);
+        let_page_go(cache, sp->guard);
 }
 
 void weir_seq_release(weir_cache *cache, struct seq *seq)
 {
     weir_seq_drop_claim(cache, seq);
+    weir_deadline_set(cache, seq, 0);
     unqueue_event(cache, seq);
     /* The last page first: leaves become candidates before their parents. */
     for (uint32_t i = seq->n_pages; i-- > 0;)
@@ -279,6 +282,7 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
             weir_write_ask(cache, ref, WEIR_WRITE_ON_COMMIT) == WEIR_WRITE_NOW)
             cache->wanted[n_wanted++] = ref;
     }
+    weir_cancel_build_on(cache, &seq->joins);
     seq->n_indexed = full;
     cache->stats.committed_pages += n;
     if (n_wanted)

@@ -23,7 +23,7 @@ int weir_step_begin(weir_step *step, weir_cache *cache)
         return -EINVAL;
     if (!step)
         return weir_invalid(&cache->log, "step_begin: step is NULL");
-    if (cache->step_open)
+    if (cache->step_open || cache->draining)
         return -EBUSY;
     if (cache->flights[cache->next_step % cache->max_steps].id)
         return -EAGAIN;
@@ -116,22 +116,19 @@ static uint32_t list_steps(const weir_cache *cache, weir_step_set set, uint64_t 
 static void settle_loads(weir_cache *cache, struct seq *seq, struct flight *flight,
                          struct draft *draft)
 {
-    for (uint32_t i = 0; i < seq->n_load_scan; i++) {
-        int32_t ref = seq->pages[i].ref;
-        if (ref < 0 || !(cache->entries[ref].flags & ENTRY_LOADING))
-            continue;
-        struct entry *entry = &cache->entries[ref];
-        uint64_t *load_step = load_step_of(cache, entry);
-        if (*load_step == 0) {
-            int32_t page = entry->page[DEVICE];
-            *load_step = draft->step;
-            weir_chain_push(cache, &flight->loads, page, entry->page[HOST]);
+    for (uint32_t i = 0; i < seq->n_load_scan && !seq->failed; i++) {
+        int32_t page = seq->pages[i].page;
+        int16_t *mover = &cache->device_pages[page].mover;
+        if (*mover == MOVER_WAITING) {
+            weir_entry_order_load(cache, page, flight);
             draft->load_fences = weir_step_set_merge(
                 draft->load_fences, weir_page_pool_steps(cache->tiers[DEVICE].pool, page));
         }
-        seq->joins = weir_step_set_add(seq->joins, *load_step);
+        if (*mover > 0)
+            seq->joins = weir_step_set_add(seq->joins, cache->flights[*mover - 1].id);
     }
-    seq->n_load_scan = 0;
+    if (!seq->failed)
+        seq->n_load_scan = 0;
     draft->joins = weir_step_set_merge(draft->joins, seq->joins);
 }
 
@@ -173,16 +170,18 @@ static struct write_back *take_writes(weir_cache *cache, struct draft *draft)
         bool live = ref >= 0;
         weir_chain_push(cache, live ? &write->pages : &dropped, page,
                         cache->device_pages[page].partner);
-        if (live)
-            draft->write_fences =
-                weir_step_set_add(draft->write_fences, cache->entries[ref].writer);
+        if (!live)
+            continue;
+        cache->device_pages[page].mover = (int16_t)(cache->writes - write - 1);
+        draft->write_fences = weir_step_set_add(draft->write_fences, cache->entries[ref].writer);
     }
     weir_write_finish(cache, &dropped, -ECANCELED);
     if (write->pages.count == 0)
         return NULL;
     write->ticket = cache->next_write++;
     write->ranks = cache->all_ranks;
-    write->failed = false;
+    write->failed = write->unwanted = write->cancelled = false;
+    write->n_live = write->pages.count;
     cache->n_writes++;
     return write;
 }
@@ -222,6 +221,8 @@ static int write_order(weir_cache *cache, const struct draft *draft, struct flig
         .joins = joins,
         .loads = cache->moves[DEVICE],
         .writes = cache->moves[HOST],
+        .cancels = cache->cancels,
+        .n_cancels = weir_cancel_list(cache, draft->step),
     };
     order.n_fences = list_steps(cache, draft->fences, draft->step - 1, is_before, fences);
     order.n_joins = list_steps(cache, draft->joins, draft->step - 1, is_joined, joins);
@@ -250,6 +251,9 @@ int weir_step_end(weir_step *step, const void **order, size_t *bytes)
 
     struct draft draft = { .step = step->id };
     struct flight *flight = &cache->flights[draft.step % cache->max_steps];
+    flight->id = draft.step;
+    flight->built_on = flight->unwanted = flight->cancelled = false;
+    flight->n_wanted = 0;
     for (int32_t i = cache->step_first; i >= 0; i = cache->seqs[i].step_next) {
         struct seq *seq = &cache->seqs[i];
         /* The step that used the sequence last has waited for those before. */
@@ -263,7 +267,6 @@ int weir_step_end(weir_step *step, const void **order, size_t *bytes)
         count_loads(cache, &flight->loads);
 
     /* From here on the step runs: what is committed names it as its writer. */
-    flight->id = draft.step;
     flight->step_ranks = cache->all_ranks;
     flight->load_ranks = flight->loads.count ? cache->all_ranks : 0;
     flight->load_failed = flight->step_failed = flight->step_finished = false;

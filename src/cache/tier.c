@@ -216,9 +216,13 @@ static void clean(weir_cache *cache, int32_t *refs, uint32_t n)
 }
 
 /* Makes a hot device copy that no sequence holds what it was before a request
- * had a look at it: on offer, or being written back for that. */
+ * had a look at it: on offer, being written back for that, or on the host only. */
 static void cool(weir_cache *cache, int32_t ref)
 {
+    if (cache->entries[ref].flags & ENTRY_LOADING) {
+        weir_entry_abandon_load(cache, ref);
+        return;
+    }
     if (weir_page_pool_pins(cache->tiers[DEVICE].pool, cache->entries[ref].page[DEVICE]))
         start_cleaning(cache, ref);
     else
@@ -247,6 +251,8 @@ uint32_t weir_tier_make_room(weir_cache *cache, enum tier_id id, uint32_t n)
     struct tier *tier = &cache->tiers[id];
     if (!tier->pool)
         return 0;
+    if (cache->draining)
+        return weir_tier_available(tier); /* more might take a write-back */
     uint32_t n_dirty = 0;
     while (weir_tier_available(tier) + (id == DEVICE ? cache->n_cleaning : 0) < n) {
         int32_t victim = tier->policy->next(tier->policy_state);
@@ -336,6 +342,7 @@ void weir_device_hold(weir_cache *cache, int32_t page)
     if (device_page->users++ == 0) {
         cache->n_held++;
         cache->n_pending--; /* as weir_tier_pin has counted it */
+        weir_cancel_count_load(cache, page, +1);
     }
 }
 
@@ -345,6 +352,7 @@ void weir_device_let_go(weir_cache *cache, int32_t page)
     if (--device_page->users == 0) {
         cache->n_held--;
         cache->n_pending++; /* until weir_tier_unpin */
+        weir_cancel_count_load(cache, page, -1);
     }
     weir_tier_unpin(cache, DEVICE, page);
 }

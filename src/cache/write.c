@@ -34,7 +34,7 @@ static uint32_t family(const weir_cache *cache, const int32_t *refs, uint32_t n)
 uint32_t weir_write_queue(weir_cache *cache, const int32_t *refs, uint32_t n)
 {
     struct tier *host = &cache->tiers[HOST];
-    uint32_t room = weir_tier_make_room(cache, HOST, n);
+    uint32_t room = cache->draining ? 0 : weir_tier_make_room(cache, HOST, n);
     uint32_t queued = room < n ? room : n;
     cache->stats.write_skipped_pages += n - queued;
 
@@ -69,6 +69,7 @@ void weir_write_finish(weir_cache *cache, struct page_chain *pages, int rc)
     for (int32_t page = pages->first; page; page = next) {
         next = cache->device_pages[page].next;
         int32_t host_page = cache->device_pages[page].partner;
+        cache->device_pages[page].mover = MOVER_NONE;
         int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, page);
         struct entry *entry = ref >= 0 ? &cache->entries[ref] : NULL;
         bool cleaning = entry && (entry->flags & ENTRY_CLEANING);
