@@ -7,6 +7,10 @@
 
 #include "rank_world.h"
 
+enum {
+    WORLD_RECENT = 12
+};
+
 /* A plan of one step, as a cache would make it. */
 struct world_plan {
     weir_order order;
@@ -16,6 +20,8 @@ struct world_plan {
     uint64_t joins[WORLD_STEPS];
     weir_move loads[WORLD_MOVES];
     weir_move writes[WORLD_MOVES];
+    weir_cancel cancels[2 * WORLD_RECENT];
+    bool prefetch;      /* loads only, for steps to come */
     uint64_t fence_set; /* bit i: step - 1 - i */
     uint64_t load_set;
     uint64_t write_set;
@@ -73,7 +79,10 @@ static inline void world_plan_page(struct world *w, struct world_plan *plan, uin
         plan->loads[plan->order.n_loads++] = (weir_move){ { p }, { h } };
         host->loading++;
         *page = (struct world_page){ .content = host->content, .load = step };
-        plan->reads |= UINT64_C(1) << p;
+        if (!plan->prefetch)
+            plan->reads |= UINT64_C(1) << p;
+    } else if (plan->prefetch) {
+        return;
     } else if (choice < 55 && page->content && !open) {
         plan->reads |= UINT64_C(1) << p;
         if (world_loading(w, p))
@@ -112,8 +121,31 @@ static inline uint32_t world_list(uint64_t step, uint64_t set, uint64_t *list)
     return n;
 }
 
+/* Before any page is planned: what is cancelled holds nothing. */
+static inline void world_plan_cancels(struct world *w, struct world_plan *plan, uint64_t step)
+{
+    weir_order *order = &plan->order;
+    uint64_t first = step > WORLD_RECENT ? step - WORLD_RECENT : 1;
+    for (int writes = 0; writes < 2; writes++)
+        for (uint64_t i = first; i < step; i++) {
+            const struct world_step *s = &w->steps[i];
+            bool due = writes ? s->n_writes && !s->write_reported && !s->write_cancelled
+                              : s->n_loads && !s->load_reported && !s->load_cancelled;
+            if (due && random_percent(&w->random, w->cancels))
+                plan->cancels[order->n_cancels++] =
+                    (weir_cancel){ .number = writes ? i + 5000 : i,
+                                   .kind = writes ? WEIR_REPORT_WRITE_BACK : WEIR_REPORT_LOAD };
+        }
+    order->cancels = plan->cancels;
+    world_cancel(w, order);
+}
+
 static inline void world_plan_step(struct world *w, struct world_plan *plan, uint64_t step)
 {
+    if (w->cancels) {
+        world_plan_cancels(w, plan, step);
+        plan->prefetch = random_percent(&w->random, 40);
+    }
     for (int32_t p = 1; p <= WORLD_DEVICE_PAGES; p++)
         world_plan_page(w, plan, step, p);
     for (int32_t p = 1; p <= WORLD_DEVICE_PAGES; p++)
@@ -136,7 +168,7 @@ static inline void world_plan_step(struct world *w, struct world_plan *plan, uin
 static inline void world_forward(struct world *w, const struct world_plan *plan, uint64_t step)
 {
     weir_stream *stream = w->steps[step].stream;
-    for (uint32_t layer = 0; layer < w->shape->n_layers; layer++) {
+    for (uint32_t layer = 0; layer < w->shape->n_layers && !plan->prefetch; layer++) {
         int rc;
         while ((rc = weir_rank_wait_layer(w->rank, step, layer, stream)) != 0 && !w->lost)
             cr_assert(eq(int, rc, -EIO)); /* a fault strikes once */

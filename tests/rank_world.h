@@ -72,6 +72,8 @@ struct world_step {
     uint32_t n_writes;
     bool write_reported;
     int write_rc;
+    bool load_cancelled; /* by a later order */
+    bool write_cancelled;
     uint64_t order[64];
     size_t order_bytes;
 };
@@ -89,6 +91,7 @@ struct world {
     uint64_t next_content;
     uint64_t newest;
     uint32_t n_slots;
+    uint32_t cancels; /* percent of transfers that random steps cancel */
     struct world_page pages[WORLD_DEVICE_PAGES + 1];
     struct world_host hosts[WORLD_HOST_PAGES + 1];
     struct world_step steps[WORLD_STEPS + 1];
@@ -233,6 +236,21 @@ static inline void world_encode(const struct world *w, struct world_step *s, wei
         eq(int, weir_order_encode(order, s->order, sizeof s->order, &s->order_bytes, NULL), 0));
 }
 
+/* What an order cancels holds nothing, whatever becomes of it. */
+static inline void world_cancel(struct world *w, const weir_order *order)
+{
+    for (uint32_t i = 0; i < order->n_cancels; i++) {
+        bool load = order->cancels[i].kind == WEIR_REPORT_LOAD;
+        uint64_t step = order->cancels[i].number - (load ? 0 : 5000);
+        struct world_step *s = &w->steps[step];
+        s->load_cancelled |= load;
+        s->write_cancelled |= !load;
+        for (uint32_t k = 0; load && k < s->n_loads; k++)
+            if (w->pages[s->loads[k].device.id].load == step)
+                w->pages[s->loads[k].device.id].content = 0;
+    }
+}
+
 /* Begins a hand-made order as the next step, in slot step % n_slots. */
 static inline uint64_t world_begin(struct world *w, weir_order order, weir_stream *stream)
 {
@@ -247,6 +265,7 @@ static inline uint64_t world_begin(struct world *w, weir_order order, weir_strea
         s->loads[i] = order.loads[i];
     for (uint32_t i = 0; i < order.n_writes; i++)
         s->writes[i] = order.writes[i];
+    world_cancel(w, &order);
     world_encode(w, s, &order);
     uint64_t step = 0;
     cr_assert(eq(int,
@@ -270,6 +289,7 @@ static inline void world_take_load(struct world *w, uint64_t step, int rc)
     struct world_step *s = &w->steps[step];
     cr_assert(gt(u32, s->n_loads, 0));
     cr_assert(not(s->load_reported));
+    cr_assert(rc != -ECANCELED || s->load_cancelled);
     s->load_reported = true;
     s->load_rc = rc;
     for (uint32_t i = 0; i < s->n_loads; i++) {
@@ -285,14 +305,14 @@ static inline void world_take_write(struct world *w, uint64_t step, int rc)
     struct world_step *s = &w->steps[step];
     cr_assert(gt(u32, s->n_writes, 0));
     cr_assert(not(s->write_reported));
-    cr_assert(s->ended);
+    cr_assert(rc == -ECANCELED ? s->write_cancelled : s->ended);
     s->write_reported = true;
     s->write_rc = rc;
     for (uint32_t i = 0; i < s->n_writes; i++) {
         struct world_page *page = &w->pages[s->writes[i].device.id];
         struct world_host *host = &w->hosts[s->writes[i].host.id];
         page->writing = host->writing = false;
-        host->content = rc ? 0 : page->content;
+        host->content = rc || s->write_cancelled ? 0 : page->content;
     }
 }
 
@@ -302,7 +322,7 @@ static inline void world_take(struct world *w, const weir_report_item *item)
     uint64_t step = is_write ? item->number - 5000 : item->number;
     cr_assert(ge(u64, step, 1));
     cr_assert(le(u64, step, w->newest));
-    cr_assert(item->rc == 0 || item->rc == -EIO);
+    cr_assert(item->rc == 0 || item->rc == -EIO || item->rc == -ECANCELED);
     if (item->kind == WEIR_REPORT_LOAD) {
         world_take_load(w, step, item->rc);
     } else if (is_write) {
@@ -350,6 +370,16 @@ static inline void world_settle(struct world *w)
     (void)weir_rank_synchronize(w->rank);
     for (int i = 0; i < 2; i++)
         (void)weir_cpu_stream_synchronize(w->device, w->streams[i]);
+    world_report(w, 20);
+}
+
+/* Runs all that can run while the other stream stands still. */
+static inline void world_settle_stream(struct world *w, weir_stream *stream)
+{
+    if (!w->seeded)
+        cr_assert(zero(int, weir_cpu_stream_synchronize(w->device, stream)));
+    while (weir_cpu_device_run(w->device, 1000) == 1000)
+        continue;
     world_report(w, 20);
 }
 

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache_rig.h"
+
+#include <weir/cpu_device.h>
+#include <weir/lifecycle.h>
+#include <weir/rank.h>
+
+/* A rank that reports no more, and another in its place: for the cache alone,
+ * then with two ranks that move bytes. */
+
+static struct rig rig;
+
+static void open_cache(struct rig *r, uint32_t n_ranks)
+{
+    weir_cache_params params = rig_params(16, 16, 16);
+    params.n_ranks = n_ranks;
+    rig_open(r, params);
+}
+
+static void expect_free(struct rig *r, uint64_t device, uint64_t host)
+{
+    weir_stats stats = rig_stats(r);
+    cr_assert(stats.device_free == device && stats.host_free == host, "%d and %d free",
+              (int)stats.device_free, (int)stats.host_free);
+}
+
+static uint64_t lose(struct rig *r, uint32_t rank)
+{
+    uint64_t first = 0;
+    gives(r, weir_cache_rank_lost(r->cache, rank, &first), 0);
+    return first;
+}
+
+static void expect_nothing_is_right(struct rig *r, const weir_seq *seq)
+{
+    cr_assert(eq(sz, rig_events(r, WEIR_EVENT_LOAD_FAILED, seq), 1));
+    for (size_t i = 0; i < r->n_events; i++)
+        if (r->events[i].seq.id == seq->id) {
+            cr_assert(eq(int, r->events[i].rc, -EIO));
+            cr_assert(zero(sz, r->events[i].good_tokens));
+        }
+    gives(r, rig_reserve(r, *seq, 1, NULL), -EIO);
+}
+
+/* ---- The cache alone ----------------------------------------------------- */
+
+Test(cache_rank_lost, with_everything_in_flight)
+{
+    struct rig *r = &rig;
+    open_cache(r, 2);
+    rig_compute(r, "ABC");
+    rig_push_out(r);
+    weir_seq loading = rig_start(r, "ABCD", 1), unsent = rig_start(r, "AB", 1);
+    weir_seq opened = rig_seq(r, "ABC", 1), cold = rig_start(r, "X", 1);
+    const weir_order *order = rig_run(r, loading, 4);
+    uint64_t load = order->step, ticket = order->write_ticket;
+    gives(r, rig_try_report(r, 1, WEIR_REPORT_STEP, load, 0), 0);
+
+    cr_assert(eq(u64, lose(r, 1), load + 1));
+    rig_expect_hit(r, "ABCD", 0, 0, 0);
+    cr_assert(zero(u64, rig_stats(r).index_pages));
+    rig_poll(r);
+    cr_assert(eq(sz, rig_events(r, WEIR_EVENT_LOAD_FAILED, NULL), 3));
+    expect_nothing_is_right(r, &loading);
+    expect_nothing_is_right(r, &unsent);
+    expect_nothing_is_right(r, &cold);
+    gives(r, rig_try_report(r, 1, WEIR_REPORT_LOAD, load, 0), -EINVAL);
+    gives(r, rig_try_report(r, 1, WEIR_REPORT_WRITE_BACK, ticket, 0), -EINVAL);
+
+    /* What has no pages has lost none. */
+    weir_hit hit = { .n_tokens = 1 };
+    gives(r, rig_reserve(r, opened, 33, &hit), 0);
+    cr_assert(zero(sz, hit.n_tokens));
+    rig_done(r, &loading);
+    rig_done(r, &unsent);
+    rig_done(r, &cold);
+    expect_free(r, 16 - 3 - 1 - 3, 16 - 3 - 1);
+    gives(r, rig_try_report(r, 0, WEIR_REPORT_LOAD, load, 0), 0);
+    gives(r, rig_try_report(r, 0, WEIR_REPORT_WRITE_BACK, ticket, 0), 0);
+    gives(r, rig_try_report(r, 0, WEIR_REPORT_STEP, load, 0), 0);
+    cr_assert(zero(u64, rig_stats(r).orders_in_flight));
+    expect_free(r, 16 - 3, 16);
+
+    /* The new rank answers for what comes now. */
+    order = rig_run(r, opened, 2);
+    cr_assert(eq(u64, order->step, load + 1));
+    cr_assert(eq(u32, order->n_fences, 0));
+    rig_ack(r, order->step);
+    rig_expect_hit(r, "AB", 2, 0, 0);
+    rig_done(r, &opened);
+    expect_free(r, 14, 14);
+    rig_close(r);
+}
+
+/* A step whose last outstanding rank is lost is over at once. */
+Test(cache_rank_lost, the_last_that_was_waited_for)
+{
+    struct rig *r = &rig;
+    open_cache(r, 3);
+    weir_seq seq = rig_start(r, "AB", 1);
+    const weir_order *order = rig_run(r, seq, 2);
+    uint64_t step = order->step, ticket = order->write_ticket;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        gives(r, rig_try_report(r, rank, WEIR_REPORT_STEP, step, 0), 0);
+        gives(r, rig_try_report(r, rank, WEIR_REPORT_WRITE_BACK, ticket, 0), 0);
+    }
+    rig_done(r, &seq);
+    cr_assert(eq(u64, lose(r, 2), step + 1));
+    expect_free(r, 16, 16);
+    cr_assert(zero(u64, rig_stats(r).orders_in_flight));
+    cr_assert(zero(u64, rig_stats(r).write_backs_in_flight));
+    cr_assert(zero(u64, rig_stats(r).written_pages));
+    rig_poll(r);
+    cr_assert(zero(sz, r->n_events));
+    cr_assert(eq(u64, lose(r, 2), step + 1), "again, and nothing was in flight");
+    cr_assert(eq(u64, lose(r, 0), step + 1));
+    rig_compute(r, "AB");
+    rig_close(r);
+}
+
+/* The open step is the first that the new rank begins. */
+Test(cache_rank_lost, in_the_open_step)
+{
+    struct rig *r = &rig;
+    open_cache(r, 2);
+    rig_compute(r, "AB");
+    rig_push_out(r);
+    weir_seq seq = rig_start(r, "ABC", 1);
+    rig_begin(r);
+    uint64_t open = r->step.id;
+    rig_add(r, seq);
+    rig_commit(r, seq, 3);
+    cr_assert(eq(u64, lose(r, 0), open));
+    const weir_order *order = rig_end(r);
+    cr_assert(eq(u64, order->step, open));
+    cr_assert(order->n_loads == 0 && order->n_writes == 0, "nothing of it is worth moving");
+    rig_ack(r, open);
+    rig_poll(r);
+    expect_nothing_is_right(r, &seq);
+    rig_done(r, &seq);
+    expect_free(r, 16, 16);
+    rig_close(r);
+}
+
+Test(cache_rank_lost, what_it_refuses)
+{
+    struct rig *r = &rig;
+    open_cache(r, 2);
+    uint64_t first = 77;
+    unsigned lines = r->log.lines;
+    gives(r, weir_cache_rank_lost(r->cache, 2, &first), -EINVAL);
+    gives(r, weir_cache_rank_lost(r->cache, 0, NULL), -EINVAL);
+    cr_expect(eq(u32, r->log.lines, lines + 2));
+    cr_expect(eq(int, weir_cache_rank_lost(NULL, 0, &first), -EINVAL));
+    cr_expect(eq(u64, first, 77));
+    rig_close(r);
+}
+
+/* ---- With ranks ---------------------------------------------------------- */
+
+#define HAND_PAGES 6u
+#define HAND_LAYERS 3u
+
+static const weir_tensor tensors[] = { { .page_bytes = 4 * 24, .row_bytes = 24 } };
+static const weir_shape shape = {
+    .page_tokens = 4, .n_layers = HAND_LAYERS, .n_tensors = 1, .tensors = tensors
+};
+
+struct hand {
+    weir_device *device;
+    weir_stream *stream;
+    weir_rank *rank; /* NULL: lost */
+};
+
+static struct hand hands[2];
+static uint64_t wrong;
+
+static void open_hand(struct hand *hand, uint32_t index, uint64_t first_step)
+{
+    weir_cpu_device_params device;
+    weir_cpu_device_params_init(&device);
+    device.seed = 11 + index + first_step;
+    cr_assert(zero(int, weir_cpu_device_open(&hand->device, &device)));
+    cr_assert(zero(int, weir_cpu_stream_create(hand->device, &hand->stream)));
+    weir_rank_params params;
+    weir_rank_params_init(&params);
+    params.shape = &shape;
+    params.device_pages = params.host_pages = HAND_PAGES;
+    params.touch_threads = 1;
+    params.first_step = first_step;
+    cr_assert(zero(int, weir_rank_open(&hand->rank, hand->device, &params)));
+}
+
+/* Like a process that died: what it had enqueued is nobody's any more. */
+static void close_hand(struct hand *hand)
+{
+    weir_rank_close(&hand->rank);
+    cr_assert(zero(u64, weir_cpu_device_races(hand->device)));
+    weir_cpu_stream_destroy(hand->device, &hand->stream);
+    cr_assert(zero(int, weir_device_close(&hand->device)));
+}
+
+/* A kernel of one layer of one page: fills it, or compares. */
+struct kernel {
+    struct kernel *next;
+    unsigned char *piece;
+    uint32_t value;
+    bool fill;
+};
+
+static struct kernel *kernels;
+
+static void run_kernel(void *arg)
+{
+    const struct kernel *k = arg;
+    for (uint32_t i = 0; i < 4 * 24; i++) {
+        unsigned char byte = (unsigned char)(k->value * 31 + i);
+        if (k->fill)
+            k->piece[i] = byte;
+        else
+            wrong += k->piece[i] != byte;
+    }
+}
+
+static void launch(struct hand *hand, uint32_t layer, int32_t page, uint32_t value, bool fill)
+{
+    struct kernel *k = malloc(sizeof *k);
+    cr_assert(ne(ptr, k, NULL));
+    *k = (struct kernel){ kernels,
+                          (unsigned char *)(uintptr_t)weir_rank_device_address(
+                              hand->rank, 0, layer, (weir_device_page){ page }),
+                          value, fill };
+    kernels = k;
+    weir_cpu_access access = { .pool = weir_rank_cpu_pool(hand->rank),
+                               .page = page,
+                               .layer = (uint16_t)layer,
+                               .write = fill };
+    cr_assert(zero(int, weir_cpu_launch(hand->device, hand->stream, run_kernel, k, &access, 1)));
+}
+
+/* The forward pass of one rank: reads the first pages and fills the others, each
+ * rank with values of its own. */
+static void forward(struct hand *hand, const struct rig_order *order, const int32_t *table,
+                    uint32_t n_read, uint32_t n_pages)
+{
+    uint64_t step;
+    uint32_t slot = (uint32_t)(order->decoded.step % 16);
+    cr_assert(
+        zero(int, weir_rank_begin(hand->rank, order->bytes, order->n, slot, hand->stream, &step)));
+    for (uint32_t layer = 0; layer < HAND_LAYERS; layer++) {
+        cr_assert(zero(int, weir_rank_wait_layer(hand->rank, step, layer, hand->stream)));
+        for (uint32_t i = 0; i < n_pages; i++)
+            launch(hand, layer, table[i], (uint32_t)(hand - hands) * 100 + layer * 10 + i,
+                   i >= n_read);
+    }
+    cr_assert(zero(int, weir_rank_end(hand->rank, step, hand->stream)));
+}
+
+static void take_reports(struct rig *r)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct hand *hand = &hands[i];
+        for (int again = 0; hand->rank && again < 3; again++) {
+            while (weir_cpu_device_run(hand->device, 100) == 100)
+                continue;
+            uint64_t report[64];
+            size_t bytes;
+            cr_assert(zero(int, weir_rank_report(hand->rank, report, sizeof report, &bytes)));
+            if (bytes)
+                gives(r, weir_cache_report(r->cache, i, report, bytes), 0);
+        }
+    }
+    rig_poll(r);
+}
+
+/* A step of one sequence, whose first n_read pages are there, on the ranks that
+ * live. */
+static void serve(struct rig *r, weir_seq seq, uint32_t n_read, size_t n_pages)
+{
+    int32_t table[RIG_PAGES];
+    rig_table(r, seq, table);
+    uint64_t step = rig_run(r, seq, n_pages)->step;
+    for (uint32_t i = 0; i < 2; i++)
+        if (hands[i].rank)
+            forward(&hands[i], &r->orders[step % RIG_ORDERS], table, n_read, (uint32_t)n_pages);
+}
+
+static void serve_idle(struct rig *r)
+{
+    uint64_t step;
+    rig_begin(r);
+    step = rig_end(r)->step;
+    for (uint32_t i = 0; i < 2; i++)
+        if (hands[i].rank)
+            forward(&hands[i], &r->orders[step % RIG_ORDERS], NULL, 0, 0);
+    take_reports(r);
+}
+
+/* Computes "AB", has its device copies evicted, and loads it again. */
+static weir_seq there_and_back(struct rig *r)
+{
+    weir_seq seq = rig_start(r, "AB", 1);
+    serve(r, seq, 0, 2);
+    take_reports(r);
+    serve_idle(r);
+    rig_done(r, &seq);
+    rig_push_out(r);
+    rig_expect_hit(r, "AB", 0, 2, 0);
+    return rig_start(r, "AB", 1);
+}
+
+/* Rank 1 dies before, while or after it has enqueued the load that rank 0 makes. */
+static void lose_one_of_two(struct rig *r, int when)
+{
+    weir_cache_params params = rig_params(4, HAND_PAGES, HAND_PAGES);
+    params.n_ranks = 2;
+    rig_open(r, params);
+    open_hand(&hands[0], 0, 0);
+    open_hand(&hands[1], 1, 0);
+    weir_seq seq = there_and_back(r);
+    if (when == 0)
+        close_hand(&hands[1]);
+    serve(r, seq, 2, 2);
+    if (when == 2) /* some of it has run */
+        weir_cpu_device_run(hands[1].device, 9);
+    if (when > 0)
+        close_hand(&hands[1]);
+    uint64_t first;
+    gives(r, weir_cache_rank_lost(r->cache, 1, &first), 0);
+    rig_poll(r);
+    expect_nothing_is_right(r, &seq);
+    rig_done(r, &seq);
+    serve_idle(r); /* the cancel of the load is not for a rank that is gone */
+    take_reports(r);
+    uint64_t second;
+    gives(r, weir_cache_rank_lost(r->cache, 1, &second), 0);
+    cr_assert(eq(u64, second, first + 1), "rank 0 has gone on meanwhile");
+    cr_assert(zero(u64, rig_stats(r).orders_in_flight));
+    expect_free(r, HAND_PAGES, HAND_PAGES);
+
+    open_hand(&hands[1], 1, second);
+    seq = there_and_back(r);
+    serve(r, seq, 2, 2);
+    take_reports(r);
+    cr_assert(zero(sz, rig_events(r, WEIR_EVENT_LOAD_FAILED, NULL)));
+    rig_expect_hit(r, "AB", 2, 0, 0);
+    rig_done(r, &seq);
+    cr_assert(zero(u64, wrong));
+    close_hand(&hands[0]);
+    close_hand(&hands[1]);
+    while (kernels) {
+        struct kernel *next = kernels->next;
+        free(kernels);
+        kernels = next;
+    }
+    rig_close(r);
+}
+
+Test(cache_rank_lost, another_rank_takes_its_place)
+{
+    for (int when = 0; when < 3; when++)
+        lose_one_of_two(&rig, when);
+}
