@@ -68,8 +68,9 @@ WEIR_API int weir_cache_reset(weir_cache *cache) WEIR_NOEXCEPT;
  *               weir_rank_params.first_step. If a step is open, it is that one
  *
  * A report of the lost rank that comes late is refused with -EINVAL, for
- * nothing is in flight on it. Orders before first_step are not for the new rank.
- * -EINVAL. */
+ * nothing is in flight on it. The new rank is given every order from first_step
+ * on, also those that end before it is open; or call again when it is, and it
+ * begins later. -EINVAL: no such rank, or first_step is NULL. */
 WEIR_API int weir_cache_rank_lost(weir_cache *cache, uint32_t rank_index,
                                   uint64_t *first_step) WEIR_NOEXCEPT;
 

@@ -147,7 +147,9 @@ WEIR_API int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream) 
 
 /* Writes what has ended since the last call as one report. *bytes is 0 if
  * nothing has. At most as many items as fit are taken; the others come with
- * the next call. Reads pinned memory; never blocks, makes no driver call.
+ * the next call. Reads pinned memory; never blocks; makes a driver call only to
+ * enqueue a load that was held back and may run now, or to make up for a call
+ * that failed.
  * -ENOSPC: `capacity` is below weir_report_bytes(1) and something has ended;
  * -EINVAL: `report` is NULL or not 8-byte aligned. */
 WEIR_API int weir_rank_report(weir_rank *rank, void *report, size_t capacity,
