@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cache_rig.h"
+#include "cache_hands.h"
 
 #include <weir/lifecycle.h>
 
@@ -439,4 +439,70 @@ Test(cache_cancel, a_write_back_that_waits_for_an_order)
     expect_free(r, 8, 8);
     cr_expect(eq(u64, rig_stats(r).write_cancelled_pages, 2));
     rig_close(r);
+}
+
+/* ---- With ranks ---------------------------------------------------------- */
+
+static void hand_run(const struct hand *hand)
+{
+    while (weir_cpu_device_run(hand->device, 100) == 100)
+        continue;
+}
+
+/* The load's targets are still in use on the first rank, which drops it, and not
+ * on the second, which has made it by then. */
+static void ranks_differ(struct rig *r, bool waits)
+{
+    hands_open(r);
+    weir_seq seq = hands_there_and_back(r);
+    rig_done(r, &seq);
+    weir_seq user = rig_start(r, "", HAND_PAGES * 4);
+    int32_t table[RIG_PAGES];
+    rig_table(r, user, table);
+    weir_cpu_stream_park(hands[0].device, hands[0].stream);
+    uint64_t step = rig_run(r, user, 0)->step;
+    for (int i = 0; i < 2; i++)
+        hand_forward(&hands[i], &r->orders[step % RIG_ORDERS], table, 0, HAND_PAGES);
+    rig_done(r, &user);
+    hand_run(&hands[1]);
+
+    seq = rig_start(r, "AB", 1);
+    uint64_t load = rig_run(r, seq, 0)->step;
+    const struct rig_order *order = &r->orders[load % RIG_ORDERS];
+    cr_assert(eq(u32, order->decoded.n_loads, 2));
+    cr_assert(order->decoded.n_load_fences == 1 && order->decoded.load_fences[0] == step);
+    rig_table(r, seq, table);
+    for (int i = 0; i < 2; i++)
+        hand_forward(&hands[i], order, table, 2, waits ? 2 : 0);
+    rig_done(r, &seq);
+    rig_begin(r);
+    uint64_t last = rig_end(r)->step;
+    expect_cancels(&r->orders[last % RIG_ORDERS].decoded, WEIR_REPORT_LOAD, load);
+    for (int i = 0; i < 2; i++)
+        hand_forward(&hands[i], &r->orders[last % RIG_ORDERS], NULL, 0, 0);
+    cr_assert(eq(u64, weir_cpu_device_calls(hands[0].device, WEIR_CPU_CALL_COPY_LOAD),
+                 waits ? HAND_LAYERS : 0));
+    cr_assert(
+        eq(u64, weir_cpu_device_calls(hands[1].device, WEIR_CPU_CALL_COPY_LOAD), HAND_LAYERS));
+    hands_report(r);
+    expect_free(r, waits ? HAND_PAGES - 2 : HAND_PAGES, HAND_PAGES - 2);
+    weir_cpu_stream_release(hands[0].device, hands[0].stream);
+    hands_report(r);
+    expect_free(r, HAND_PAGES, HAND_PAGES - 2);
+    cr_assert(eq(u64, rig_stats(r).load_cancelled_pages, 2));
+    cr_assert(zero(u64, rig_stats(r).orders_in_flight));
+    rig_expect_hit(r, "AB", 0, 2, 0);
+
+    seq = rig_start(r, "AB", 1);
+    hands_serve(r, seq, 2, 2);
+    hands_report(r);
+    rig_expect_hit(r, "AB", 2, 0, 0);
+    rig_done(r, &seq);
+    hands_close(r);
+}
+
+Test(cache_cancel, ranks_may_differ)
+{
+    ranks_differ(&rig, false);
+    ranks_differ(&rig, true);
 }

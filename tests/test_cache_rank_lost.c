@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cache_rig.h"
+#include "cache_hands.h"
 
-#include <weir/cpu_device.h>
 #include <weir/lifecycle.h>
-#include <weir/rank.h>
 
 /* A rank that reports no more, and another in its place: for the cache alone,
  * then with two ranks that move bytes. */
@@ -158,202 +156,39 @@ Test(cache_rank_lost, what_it_refuses)
 
 /* ---- With ranks ---------------------------------------------------------- */
 
-#define HAND_PAGES 6u
-#define HAND_LAYERS 3u
-
-static const weir_tensor tensors[] = { { .page_bytes = 4 * 24, .row_bytes = 24 } };
-static const weir_shape shape = {
-    .page_tokens = 4, .n_layers = HAND_LAYERS, .n_tensors = 1, .tensors = tensors
-};
-
-struct hand {
-    weir_device *device;
-    weir_stream *stream;
-    weir_rank *rank; /* NULL: lost */
-};
-
-static struct hand hands[2];
-static uint64_t wrong;
-
-static void open_hand(struct hand *hand, uint32_t index, uint64_t first_step)
-{
-    weir_cpu_device_params device;
-    weir_cpu_device_params_init(&device);
-    device.seed = 11 + index + first_step;
-    cr_assert(zero(int, weir_cpu_device_open(&hand->device, &device)));
-    cr_assert(zero(int, weir_cpu_stream_create(hand->device, &hand->stream)));
-    weir_rank_params params;
-    weir_rank_params_init(&params);
-    params.shape = &shape;
-    params.device_pages = params.host_pages = HAND_PAGES;
-    params.touch_threads = 1;
-    params.first_step = first_step;
-    cr_assert(zero(int, weir_rank_open(&hand->rank, hand->device, &params)));
-}
-
-/* Like a process that died: what it had enqueued is nobody's any more. */
-static void close_hand(struct hand *hand)
-{
-    weir_rank_close(&hand->rank);
-    cr_assert(zero(u64, weir_cpu_device_races(hand->device)));
-    weir_cpu_stream_destroy(hand->device, &hand->stream);
-    cr_assert(zero(int, weir_device_close(&hand->device)));
-}
-
-/* A kernel of one layer of one page: fills it, or compares. */
-struct kernel {
-    struct kernel *next;
-    unsigned char *piece;
-    uint32_t value;
-    bool fill;
-};
-
-static struct kernel *kernels;
-
-static void run_kernel(void *arg)
-{
-    const struct kernel *k = arg;
-    for (uint32_t i = 0; i < 4 * 24; i++) {
-        unsigned char byte = (unsigned char)(k->value * 31 + i);
-        if (k->fill)
-            k->piece[i] = byte;
-        else
-            wrong += k->piece[i] != byte;
-    }
-}
-
-static void launch(struct hand *hand, uint32_t layer, int32_t page, uint32_t value, bool fill)
-{
-    struct kernel *k = malloc(sizeof *k);
-    cr_assert(ne(ptr, k, NULL));
-    *k = (struct kernel){ kernels,
-                          (unsigned char *)(uintptr_t)weir_rank_device_address(
-                              hand->rank, 0, layer, (weir_device_page){ page }),
-                          value, fill };
-    kernels = k;
-    weir_cpu_access access = { .pool = weir_rank_cpu_pool(hand->rank),
-                               .page = page,
-                               .layer = (uint16_t)layer,
-                               .write = fill };
-    cr_assert(zero(int, weir_cpu_launch(hand->device, hand->stream, run_kernel, k, &access, 1)));
-}
-
-/* The forward pass of one rank: reads the first pages and fills the others, each
- * rank with values of its own. */
-static void forward(struct hand *hand, const struct rig_order *order, const int32_t *table,
-                    uint32_t n_read, uint32_t n_pages)
-{
-    uint64_t step;
-    uint32_t slot = (uint32_t)(order->decoded.step % 16);
-    cr_assert(
-        zero(int, weir_rank_begin(hand->rank, order->bytes, order->n, slot, hand->stream, &step)));
-    for (uint32_t layer = 0; layer < HAND_LAYERS; layer++) {
-        cr_assert(zero(int, weir_rank_wait_layer(hand->rank, step, layer, hand->stream)));
-        for (uint32_t i = 0; i < n_pages; i++)
-            launch(hand, layer, table[i], (uint32_t)(hand - hands) * 100 + layer * 10 + i,
-                   i >= n_read);
-    }
-    cr_assert(zero(int, weir_rank_end(hand->rank, step, hand->stream)));
-}
-
-static void take_reports(struct rig *r)
-{
-    for (uint32_t i = 0; i < 2; i++) {
-        struct hand *hand = &hands[i];
-        for (int again = 0; hand->rank && again < 3; again++) {
-            while (weir_cpu_device_run(hand->device, 100) == 100)
-                continue;
-            uint64_t report[64];
-            size_t bytes;
-            cr_assert(zero(int, weir_rank_report(hand->rank, report, sizeof report, &bytes)));
-            if (bytes)
-                gives(r, weir_cache_report(r->cache, i, report, bytes), 0);
-        }
-    }
-    rig_poll(r);
-}
-
-/* A step of one sequence, whose first n_read pages are there, on the ranks that
- * live. */
-static void serve(struct rig *r, weir_seq seq, uint32_t n_read, size_t n_pages)
-{
-    int32_t table[RIG_PAGES];
-    rig_table(r, seq, table);
-    uint64_t step = rig_run(r, seq, n_pages)->step;
-    for (uint32_t i = 0; i < 2; i++)
-        if (hands[i].rank)
-            forward(&hands[i], &r->orders[step % RIG_ORDERS], table, n_read, (uint32_t)n_pages);
-}
-
-static void serve_idle(struct rig *r)
-{
-    uint64_t step;
-    rig_begin(r);
-    step = rig_end(r)->step;
-    for (uint32_t i = 0; i < 2; i++)
-        if (hands[i].rank)
-            forward(&hands[i], &r->orders[step % RIG_ORDERS], NULL, 0, 0);
-    take_reports(r);
-}
-
-/* Computes "AB", has its device copies evicted, and loads it again. */
-static weir_seq there_and_back(struct rig *r)
-{
-    weir_seq seq = rig_start(r, "AB", 1);
-    serve(r, seq, 0, 2);
-    take_reports(r);
-    serve_idle(r);
-    rig_done(r, &seq);
-    rig_push_out(r);
-    rig_expect_hit(r, "AB", 0, 2, 0);
-    return rig_start(r, "AB", 1);
-}
-
 /* Rank 1 dies before, while or after it has enqueued the load that rank 0 makes. */
 static void lose_one_of_two(struct rig *r, int when)
 {
-    weir_cache_params params = rig_params(4, HAND_PAGES, HAND_PAGES);
-    params.n_ranks = 2;
-    rig_open(r, params);
-    open_hand(&hands[0], 0, 0);
-    open_hand(&hands[1], 1, 0);
-    weir_seq seq = there_and_back(r);
+    hands_open(r);
+    weir_seq seq = hands_there_and_back(r);
     if (when == 0)
-        close_hand(&hands[1]);
-    serve(r, seq, 2, 2);
+        hand_close(&hands[1]);
+    hands_serve(r, seq, 2, 2);
     if (when == 2) /* some of it has run */
         weir_cpu_device_run(hands[1].device, 9);
     if (when > 0)
-        close_hand(&hands[1]);
+        hand_close(&hands[1]);
     uint64_t first;
     gives(r, weir_cache_rank_lost(r->cache, 1, &first), 0);
     rig_poll(r);
     expect_nothing_is_right(r, &seq);
     rig_done(r, &seq);
-    serve_idle(r); /* the cancel of the load is not for a rank that is gone */
-    take_reports(r);
+    hands_idle(r); /* the cancel of the load is not for a rank that is gone */
+    hands_report(r);
     uint64_t second;
     gives(r, weir_cache_rank_lost(r->cache, 1, &second), 0);
     cr_assert(eq(u64, second, first + 1), "rank 0 has gone on meanwhile");
     cr_assert(zero(u64, rig_stats(r).orders_in_flight));
     expect_free(r, HAND_PAGES, HAND_PAGES);
 
-    open_hand(&hands[1], 1, second);
-    seq = there_and_back(r);
-    serve(r, seq, 2, 2);
-    take_reports(r);
+    hand_open(&hands[1], 1, second);
+    seq = hands_there_and_back(r);
+    hands_serve(r, seq, 2, 2);
+    hands_report(r);
     cr_assert(zero(sz, rig_events(r, WEIR_EVENT_LOAD_FAILED, NULL)));
     rig_expect_hit(r, "AB", 2, 0, 0);
     rig_done(r, &seq);
-    cr_assert(zero(u64, wrong));
-    close_hand(&hands[0]);
-    close_hand(&hands[1]);
-    while (kernels) {
-        struct kernel *next = kernels->next;
-        free(kernels);
-        kernels = next;
-    }
-    rig_close(r);
+    hands_close(r);
 }
 
 Test(cache_rank_lost, another_rank_takes_its_place)

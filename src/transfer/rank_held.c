@@ -51,7 +51,7 @@ static void enter(struct weir_rank *rank, uint64_t step, uint32_t n, bool failed
     record->load_state = WEIR_LOAD_ENTERED;
 }
 
-static bool has_passed(const struct weir_rank *rank, uint64_t step)
+static bool has_passed(struct weir_rank *rank, uint64_t step)
 {
     for (uint64_t bits = weir_rank_record(rank, step)->load_fences; bits; bits &= bits - 1)
         if (!weir_fences_passed(&rank->fences, step - 1 - (uint64_t)__builtin_ctzll(bits)))
