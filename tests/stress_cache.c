@@ -453,6 +453,8 @@ static void serve(struct world *w, double seconds)
         for (uint32_t k = 0; k < REQUESTS; k++)
             tend(w, &w->requests[k]);
         full = !run(w, 70);
+        if (i % 512 == 511)
+            fail(w, "forget", weir_cache_forget_all(w->cache));
         const char *reason = "";
         if (i % 64 == 0 && weir_cache_check(w->cache, &reason)) {
             fprintf(stderr, "stress_cache: %s\n", reason);
