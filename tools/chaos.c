@@ -6,6 +6,8 @@
 #include "pattern.h"
 #include "request.h"
 
+#include <weir/lifecycle.h>
+
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,6 +21,8 @@
 #define TRIES 3u        /* of a request that fails */
 #define WINDOW 96u      /* requests that come again … */
 #define AGAIN 4u        /* … so many times */
+#define NAMESPACES 3u
+#define POLL_NS 100000u /* of the cache's clock between two polls */
 #define DRAIN_TRIES 100000u
 #define FAIL_SHARE 400u /* of 65536 device calls */
 #define STALL_SHARE 2000u
@@ -53,6 +57,7 @@ struct chaos {
     uint64_t random;
     uint64_t seed;
     uint64_t now_ns;
+    uint32_t adapter;
     pthread_t releaser;
     bool has_releaser;
     atomic_bool stop;
@@ -87,6 +92,13 @@ static double now(void)
 
 /* ---- Requests ------------------------------------------------------------ */
 
+/* An adapter, say. The field's data must outlive the call that it is for. */
+static weir_field namespace_of(struct chaos *chaos, size_t index)
+{
+    chaos->adapter = (uint32_t)(index % NAMESPACES);
+    return (weir_field){ .tag = 1, .bytes = sizeof chaos->adapter, .data = &chaos->adapter };
+}
+
 static int open_life(struct chaos *chaos, size_t index, uint32_t tries)
 {
     const struct weir_replay_options *options = &chaos->options;
@@ -109,7 +121,10 @@ static int open_life(struct chaos *chaos, size_t index, uint32_t tries)
     weir_pattern_tokens(request->tokens + n_prompt, answer, WEIR_PATTERN_ANSWER, index,
                         chaos->pass);
     weir_pattern_fingerprints(request->fingerprints, request->tokens, n_tokens, 0);
-    weir_key key = { .tokens = request->tokens, .n_tokens = n_prompt };
+    const weir_field field = namespace_of(chaos, index);
+    weir_key key = {
+        .tokens = request->tokens, .n_tokens = n_prompt, .fields = &field, .n_fields = 1
+    };
     weir_seq_params params;
     weir_seq_params_init(&params);
     params.user = request;
@@ -218,7 +233,7 @@ static int carry(struct chaos *chaos, bool all)
     size_t n = POLL_EVENTS;
     while (n == POLL_EVENTS) {
         weir_cache_event events[POLL_EVENTS];
-        rc = weir_cache_poll(chaos->cache, chaos->now_ns += 100000, events, POLL_EVENTS, &n);
+        rc = weir_cache_poll(chaos->cache, chaos->now_ns += POLL_NS, events, POLL_EVENTS, &n);
         if (rc)
             return fail(chaos, rc, "weir_cache_poll");
         for (size_t i = 0; i < n; i++) {
@@ -243,6 +258,8 @@ static int plan_part(struct chaos *chaos, struct life *life)
     weir_request_init(&wanted);
     wanted.total_tokens = end < request->n_tokens ? end : request->n_tokens;
     wanted.expect_tokens = request->n_tokens;
+    if (happens(chaos, 100))
+        wanted.deadline_ns = chaos->now_ns + below(chaos, 10) * POLL_NS;
     weir_reserved reserved;
     int rc = weir_seq_reserve(request->seq, &wanted, &reserved);
     if (rc == -EAGAIN)
@@ -352,15 +369,66 @@ static int check(struct chaos *chaos)
     return rc;
 }
 
+static int abandon(struct chaos *chaos)
+{
+    if (!chaos->n_lives)
+        return 0;
+    chaos->result->abandoned++;
+    return close_life(chaos, &chaos->lives[below(chaos, (uint32_t)chaos->n_lives)]);
+}
+
+static int forget(struct chaos *chaos)
+{
+    const weir_field field = namespace_of(chaos, below(chaos, NAMESPACES));
+    bool all = happens(chaos, 200);
+    chaos->result->forgets++;
+    int rc = all ? weir_cache_forget_all(chaos->cache) : weir_cache_forget(chaos->cache, &field, 1);
+    return rc ? fail(chaos, rc, "weir_cache_forget") : 0;
+}
+
+/* Every sequence ends; nobody looks at what their steps still read. */
+static int reset(struct chaos *chaos)
+{
+    chaos->result->resets++;
+    int rc = weir_cache_reset(chaos->cache);
+    if (rc)
+        return fail(chaos, rc, "weir_cache_reset");
+    for (size_t i = 0; i < chaos->n_lives; i++) {
+        chaos->lives[i].request->open = false;
+        weir_request_put(&chaos->pool, chaos->lives[i].request);
+    }
+    chaos->n_lives = 0;
+    return 0;
+}
+
+static int drain(struct chaos *chaos)
+{
+    chaos->result->drains++;
+    int rc = -EAGAIN;
+    for (uint32_t i = 0; rc == -EAGAIN && i < DRAIN_TRIES; i++) {
+        rc = carry(chaos, true);
+        if (rc)
+            return rc;
+        rc = weir_cache_drain(chaos->cache);
+        if (rc == -EAGAIN)
+            weir_hands_wait(chaos->hands);
+    }
+    if (rc)
+        return fail(chaos, rc, "weir_cache_drain");
+    rc = check(chaos);
+    return rc ? rc : weir_cache_resume(chaos->cache);
+}
+
 static int act(struct chaos *chaos)
 {
+    static const struct {
+        uint32_t share; /* of a thousand turns */
+        int (*act)(struct chaos *);
+    } acts[] = { { 15, abandon }, { 5, check }, { 3, forget }, { 1, reset }, { 2, drain } };
     int rc = 0;
-    if (chaos->n_lives && happens(chaos, 15)) {
-        chaos->result->abandoned++;
-        rc = close_life(chaos, &chaos->lives[below(chaos, (uint32_t)chaos->n_lives)]);
-    }
-    if (!rc && happens(chaos, 5))
-        rc = check(chaos);
+    for (size_t i = 0; !rc && i < sizeof acts / sizeof *acts; i++)
+        if (happens(chaos, acts[i].share))
+            rc = acts[i].act(chaos);
     return rc;
 }
 

@@ -3,8 +3,9 @@
 #define WEIR_TOOLS_CHAOS_H
 
 /* A server's bad days, drawn from a seed: a trace is served while device calls
- * fail, copies stall, reports come late and in any order, and requests are
- * abandoned, preempted and tried again.
+ * fail, copies stall, reports come late and in any order, loads miss their
+ * deadlines, requests are abandoned, preempted and tried again, and the cache
+ * forgets, is drained and begins anew.
  *
  *   scheduler ──orders──► rank 0's thread ─┐ calls fail, copies stall
  *       ▲      └────────► rank 1's thread ─┤
@@ -26,6 +27,9 @@
     X(failed, "requests that an event told of a failure")                       \
     X(too_large, "requests that never fit")                                     \
     X(aborted_steps, "steps aborted")                                           \
+    X(forgets, "times that a namespace, or all, was forgotten")                 \
+    X(resets, "times that the cache began anew")                                \
+    X(drains, "times that it was drained")                                      \
     X(failed_calls, "device calls that failed")                                 \
     X(stalled_copies, "copies that stalled")                                    \
     X(failed_transfers, "loads, write-backs and steps that failed")             \
