@@ -7,6 +7,7 @@
 
 #include <weir/base.h>
 #include <weir/cache.h>
+#include <weir/channel.h>
 #include <weir/copy.h>
 #include <weir/cpu_device.h>
 #include <weir/cuda.h>
