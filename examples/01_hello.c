@@ -72,7 +72,7 @@ static void serve(const char *name, size_t n_alike, size_t n, int32_t other)
 
 int main(void)
 {
-    const weir_tensor kv = { "kv", PAGE_BYTES, 0, 0, NULL };
+    const weir_tensor kv = { .name = "kv", .page_bytes = PAGE_BYTES };
     const weir_shape shape = { PAGE_TOKENS, 2, 1, &kv };
     weir_cpu_device_params link;
     weir_rank_params hands;

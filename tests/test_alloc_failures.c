@@ -868,6 +868,7 @@ static void serve(struct trip *w, int32_t letter, size_t n_pages)
 }
 
 static bool captured_waits;
+static bool with_share; /* and with checksums */
 
 static void trip_open(struct trip *w)
 {
@@ -875,14 +876,22 @@ static void trip_open(struct trip *w)
     MUST_TELL(weir_cpu_stream_create(w->device, &w->stream), is_null(w->stream));
     weir_rank_params params;
     weir_rank_params_init(&params);
-    params.shape = &shape;
     params.device_pages = ROUND_DEVICE;
     params.host_pages = ROUND_HOST;
     params.max_steps = 2;
     params.max_write_backs = 2;
     params.touch_threads = 1;
     params.captured_waits = captured_waits;
+    weir_tensor replicated[2] = { tensors[0], tensors[1] };
+    replicated[1].replicated = with_share;
+    weir_shape mixed = shape;
+    mixed.tensors = replicated;
+    params.shape = &mixed;
+    params.checksums = with_share;
+    if (with_share)
+        MUST_TELL(weir_host_share_create(&params.share, 1, NULL), is_null(params.share));
     MAY_TELL(weir_rank_open(&w->rank, w->device, &params));
+    weir_host_share_close(&params.share); /* the rank holds on to it */
     weir_cache_params cache;
     weir_cache_params_init(&cache);
     cache.page_tokens = RT;
@@ -937,6 +946,13 @@ Test(alloc_failures, rank_with_captured_waits)
 {
     captured_waits = true;
     sweep("rank, captured waits", rank_workload);
+    check_met();
+}
+
+Test(alloc_failures, rank_with_a_share_and_checksums)
+{
+    with_share = true;
+    sweep("rank, share and checksums", rank_workload);
     check_met();
 }
 

@@ -327,6 +327,45 @@ Test(kernels, runs_are_merged)
     world_close(&w);
 }
 
+/* A tuning that no transfer could be launched with is told when a rank opens; an
+ * engine that cannot do the pages gives way. */
+Test(kernels, a_tuning_is_refused_before_any_transfer)
+{
+    SKIP_WITHOUT_KERNELS;
+    static const struct {
+        weir_transfer_tuning tuning;
+        int load, write_back;
+    } cases[] = {
+        { { 0 }, 0, 0 },
+        { { .engine = WEIR_ENGINE_TMA, .stages = 6, .stage_bytes = 32768 }, 0, 0 },
+        { { .engine = WEIR_ENGINE_TMA, .stages = 16, .stage_bytes = 65536 }, -EINVAL, -EINVAL },
+        { { .stages = 16, .stage_bytes = 65536 }, -EINVAL, 0 },
+        { { .engine = WEIR_ENGINE_TMA, .stage_bytes = 1000 }, -EINVAL, -EINVAL },
+        { { .engine = WEIR_ENGINE_VECTOR, .stages = 16, .stage_bytes = 65536 }, 0, 0 },
+        { { .engine = WEIR_ENGINE_COPY, .stages = 16, .stage_bytes = 65536 }, 0, 0 },
+    };
+    for (uint32_t row_bytes = 16; row_bytes >= 12; row_bytes -= 4) {
+        const weir_tensor tensor = { .page_bytes = 4 * row_bytes, .row_bytes = row_bytes };
+        const weir_shape shape = { 4, 2, 1, &tensor };
+        struct world w;
+        world_open(&w, 5, &shape, WEIR_HOST_SEGMENTED, 90);
+        struct weir_cuda_transfer state = { .pages = w.pages };
+        w.device.kernels = w.kernels;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            bool tma = row_bytes % 16 == 0;
+            int load = weir_cuda_transfer_tune(&w.device.base, &state, WEIR_LOAD, &cases[i].tuning);
+            int back =
+                weir_cuda_transfer_tune(&w.device.base, &state, WEIR_WRITE_BACK, &cases[i].tuning);
+            must(load == (tma ? cases[i].load : 0), "case %d: %d", (int)i, load);
+            must(back == (tma ? cases[i].write_back : 0), "case %d: %d", (int)i, back);
+        }
+        must(weir_cuda_transfer_bytes(&w.device.base, &state) == weir_cuda_kernels_bytes(w.pages) &&
+                 weir_cuda_kernels_bytes(w.pages) > 0,
+             "bytes");
+        world_close(&w);
+    }
+}
+
 /* ---- Lists ----------------------------------------------------------------- */
 
 static void small_world(struct world *w)

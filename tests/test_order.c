@@ -474,10 +474,14 @@ Test(report, round_trip)
         struct random random = { seed };
         weir_report_item items[MAX_ITEMS];
         size_t n_items = random_below(&random, MAX_ITEMS + 1);
-        for (size_t i = 0; i < n_items; i++)
+        for (size_t i = 0; i < n_items; i++) {
             items[i] = (weir_report_item){ .number = 1 + random_next(&random) / 2,
                                            .rc = codes[random_below(&random, 3)],
-                                           .kind = 1 + random_below(&random, 3) };
+                                           .kind = 1 + random_below(&random, 4) };
+            if (items[i].kind == WEIR_REPORT_PAGE)
+                items[i] = (weir_report_item){ 1 + random_next(&random) % INT32_MAX, -EIO,
+                                               WEIR_REPORT_PAGE };
+        }
         size_t bytes = weir_report_bytes(n_items);
         void *buffer = malloc(bytes);
         size_t n;
@@ -545,7 +549,10 @@ Test(report, every_rule_is_checked)
         { { 1, 1, WEIR_REPORT_STEP }, "items[1].rc is 1" },
         { { 1, -EINVAL, WEIR_REPORT_STEP }, "items[1].rc is -22" },
         { { 1, 0, 0 }, "items[1].kind is 0" },
-        { { 1, 0, 4 }, "items[1].kind is 4" },
+        { { 1, 0, 5 }, "items[1].kind is 5" },
+        { { 1, 0, WEIR_REPORT_PAGE }, "items[1] is of page 1 with rc 0" },
+        { { 1, -ECANCELED, WEIR_REPORT_PAGE }, "must be a page with -EIO" },
+        { { UINT64_C(1) << 31, -EIO, WEIR_REPORT_PAGE }, "items[1] is of page 2147483648" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weir_report_item items[2] = { three_items[0], cases[i].item };

@@ -330,6 +330,7 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
     X(uint64_t, COUNTER, duplicate_pages, "committed pages that the index already held")          \
     X(uint64_t, COUNTER, loaded_pages, "pages loaded")                                            \
     X(uint64_t, COUNTER, load_failed_pages, "pages whose load failed")                            \
+    X(uint64_t, COUNTER, damaged_pages, "of them, pages whose host copy had changed")             \
     X(uint64_t, COUNTER, load_cancelled_pages, "pages whose load was cancelled")                  \
     X(uint64_t, COUNTER, late_loads, "sequences whose load was not there by its deadline")        \
     X(uint64_t, COUNTER, written_pages, "pages written back")                                     \

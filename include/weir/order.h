@@ -27,9 +27,12 @@ typedef struct weir_move {
 } weir_move;
 
 typedef enum weir_report_kind {
-    WEIR_REPORT_STEP = 1,      /* the step's forward pass has ended on this rank */
-    WEIR_REPORT_LOAD = 2,      /* the step's load has ended; number = step */
-    WEIR_REPORT_WRITE_BACK = 3 /* a write-back has ended; number = its ticket */
+    WEIR_REPORT_STEP = 1,       /* the step's forward pass has ended on this rank */
+    WEIR_REPORT_LOAD = 2,       /* the step's load has ended; number = step */
+    WEIR_REPORT_WRITE_BACK = 3, /* a write-back has ended; number = its ticket */
+    WEIR_REPORT_PAGE = 4 /* a load in flight brings wrong bytes of one page, whose host copy has
+                            changed; number = host page, rc is -EIO. It comes before the load's
+                            own item, which tells of the other pages */
 } weir_report_kind;
 
 /* A transfer of an earlier order that nobody wants any more. A rank that has

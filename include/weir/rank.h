@@ -19,6 +19,7 @@
  * CPU device's full queue blocks as a GPU's does. */
 
 #include <weir/device.h>
+#include <weir/host_share.h>
 #include <weir/order.h>
 #include <weir/shape.h>
 #include <weir/transfer.h>
@@ -45,7 +46,7 @@ typedef struct weir_rank weir_rank;
  *   max_write_backs write-backs in flight; as in the cache; 0 (default): 64
  *   host_bytes_limit
  *                   the most bytes that the host pool may take, all of it
- *                   counted; 0 (default): no limit
+ *                   counted, a share's memory too; 0 (default): no limit
  *   touch_threads   threads that first touch the host pool; 0 (default): one a
  *                   processor, at most 16
  *   load, write_back
@@ -59,6 +60,16 @@ typedef struct weir_rank weir_rank;
  *   first_step      step that the rank begins first: one opened in the place of
  *                   another that was lost starts where weir_cache_rank_lost
  *                   says; 0 (default): 1
+ *   share           keeps the replicated tensors of this process's ranks in host
+ *                   memory once; the rank holds on to it. NULL (default): a host
+ *                   copy of the rank's own. With a share, segment_pages 0 looks at
+ *                   the replicated tensors alone
+ *   checksums       n: one in n pages that are written back gets a checksum
+ *                   (XXH3-64) of its bytes in host memory once they have arrived,
+ *                   and is held against it whenever it is loaded; 1: every page; 0
+ *                   (default): none. With a share the same on all its ranks. See
+ *                   weir_rank_report
+ *   checksum_bytes  bytes that one weir_rank_report may hash; 0 (default): 8 MiB
  *   log             default: silent; kept by the rank
  *   allocator       of the rank's tables; default: the C library's. The pools and
  *                   what the device keeps for itself do not come from there */
@@ -81,6 +92,9 @@ typedef struct weir_rank_params {
     bool exclusive_sms;
     bool captured_waits;
     uint64_t first_step;
+    weir_host_share *share;
+    uint32_t checksums;
+    uint32_t checksum_bytes;
     weir_log log;
     weir_allocator allocator;
 } weir_rank_params;
@@ -90,7 +104,9 @@ WEIR_API void weir_rank_params_init(weir_rank_params *params) WEIR_NOEXCEPT;
 /* Opens a rank on `device`, which must outlive it. Allocates and registers all
  * that the rank will ever use and logs every byte of it; later calls allocate
  * nothing on the device. Blocks while the host pool is touched and pinned.
- * -EINVAL: a parameter is wrong, planes overlap, strides overflow;
+ * -EINVAL: a parameter is wrong, planes overlap, strides overflow, the tuning
+ * asks for a launch that the device cannot make, the replicated tensors lie
+ * otherwise than in the share's other ranks;
  * -ENOTSUP: the layout cannot hold a tensor; -ENOSPC: host_bytes_limit;
  * -ENOMEM; -EIO. Nothing is left behind on failure. */
 WEIR_API int weir_rank_open(weir_rank **rank, weir_device *device,
@@ -114,11 +130,11 @@ WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
  *
  * A load that cannot be enqueued fails by its report: its layer waits pass all
  * the same and nothing hangs. -EINVAL: not an order for this rank, not the step
- * after the last one begun, or a step that it must come behind has not ended
- * (weir_rank_end) yet; -EBUSY: the slot's step or its load has not been
- * reported; -EAGAIN: max_steps or max_write_backs are in flight; -EIO: the
- * device is lost or a wait could not be enqueued. On failure nothing has begun
- * and the same order may be tried again. */
+ * after the last one begun, a step that it must come behind has not ended
+ * (weir_rank_end) yet, or not all ranks of its share have been opened; -EBUSY:
+ * the slot's step or its load has not been reported; -EAGAIN: max_steps or
+ * max_write_backs are in flight; -EIO: the device is lost or a wait could not be
+ * enqueued. On failure nothing has begun and the same order may be tried again. */
 WEIR_API int weir_rank_begin(weir_rank *rank, const void *order, size_t bytes, uint32_t slot,
                              weir_stream *stream, uint64_t *step) WEIR_NOEXCEPT;
 
@@ -150,6 +166,14 @@ WEIR_API int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream) 
  * the next call. Reads pinned memory; never blocks; makes a driver call only to
  * enqueue a load that was held back and may run now, or to make up for a call
  * that failed.
+ *
+ * With checksums this call also hashes up to checksum_bytes of host memory: XXH3
+ * does 4 to 10 GB/s from main memory on one core, so the default costs a call up to 1
+ * to 2 ms. A transfer is reported when its pages have been hashed, so that a large one
+ * takes several calls; a load's are hashed from its begin on, and its layer waits are
+ * not held up. A page that has changed is reported as WEIR_REPORT_PAGE: the cache drops
+ * it with all that was computed on it, as after a failed load.
+ *
  * -ENOSPC: `capacity` is below weir_report_bytes(1) and something has ended;
  * -EINVAL: `report` is NULL or not 8-byte aligned. */
 WEIR_API int weir_rank_report(weir_rank *rank, void *report, size_t capacity,
@@ -168,11 +192,19 @@ WEIR_API uint64_t weir_rank_device_address(const weir_rank *rank, uint32_t tenso
 /* The id of this rank's device pool in weir_cpu_access; 0 on other devices. */
 WEIR_API uint32_t weir_rank_cpu_pool(const weir_rank *rank) WEIR_NOEXCEPT;
 
-/* Bytes that the rank took: device pool (0 if the server's), host pool, and
- * all else pinned or allocated. Threads: any. */
+/* Bytes that the rank took. Threads: any.
+ *
+ *   device_pool_bytes   0 if the buffers are the server's
+ *   device_other_bytes  tables and page lists of the copy kernels, on the device
+ *   host_pool_bytes     the rank's own
+ *   shared_host_bytes   the share's memory, all of it in each of its ranks
+ *   pinned_bytes        all else that is pinned
+ *   other_bytes         all else */
 typedef struct weir_rank_memory {
     uint64_t device_pool_bytes;
+    uint64_t device_other_bytes;
     uint64_t host_pool_bytes;
+    uint64_t shared_host_bytes;
     uint64_t pinned_bytes;
     uint64_t other_bytes;
 } weir_rank_memory;

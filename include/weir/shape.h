@@ -27,13 +27,17 @@ extern "C" {
  *               (as in a head-major layout) and moves as a whole
  *   layers      the layers that have this tensor, strictly ascending, each
  *               below the shape's n_layers; NULL with n_layers 0: all layers
- *   n_layers    length of `layers` */
+ *   n_layers    length of `layers`
+ *   replicated  every rank holds the same bytes (an MLA latent under tensor
+ *               parallelism), not a shard of its own; ranks of one process may
+ *               then share one host copy: see weir/host_share.h */
 typedef struct weir_tensor {
     const char *name;
     uint64_t page_bytes;
     uint32_t row_bytes;
     uint32_t n_layers;
     const uint32_t *layers;
+    bool replicated;
 } weir_tensor;
 
 /* The tensors of a page on one rank.
@@ -93,6 +97,25 @@ typedef struct weir_device_plane {
  * `log` receives one line that names the field; NULL is silent. */
 WEIR_API int weir_shape_page_bytes(const weir_shape *shape, const weir_log *log,
                                    uint64_t *bytes) WEIR_NOEXCEPT;
+
+/* How many pages fit into so many bytes. All ranks have the same page counts, also
+ * where their shapes differ (pipeline stages of 40 and 41 layers): ask for each
+ * rank with its own shape and budget, and give the smallest answer to the cache
+ * and to all of them.
+ *
+ *   device  of a device pool that the rank allocates: dummy page and alignment
+ *           counted
+ *   host    of a host pool with this layout, segment_pages as in
+ *           weir_rank_params, its padding counted. With a weir_host_share ask with
+ *           two shapes, that of the replicated tensors and that of the others
+ *
+ * *pages is 0 if not one fits, and at most 2^30. -EINVAL: the shape, as above, or no
+ * such layout. `log` as above. Threads: any. */
+WEIR_API int weir_shape_device_pages(const weir_shape *shape, uint64_t bytes, const weir_log *log,
+                                     uint32_t *pages) WEIR_NOEXCEPT;
+WEIR_API int weir_shape_host_pages(const weir_shape *shape, weir_host_layout layout,
+                                   uint32_t segment_pages, uint64_t bytes, const weir_log *log,
+                                   uint32_t *pages) WEIR_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@
 #include <weir/expert_cache.h>
 #include <weir/export.h>
 #include <weir/gather.h>
+#include <weir/host_share.h>
 #include <weir/key.h>
 #include <weir/lifecycle.h>
 #include <weir/order.h>

@@ -111,7 +111,7 @@ struct device_page {
     int32_t partner; /* host page of the ticket that moves it */
     int32_t next;    /* next device page of that ticket, 0: last */
     int16_t mover;
-    bool wrong; /* set while the failure of its load is being told */
+    bool wrong; /* its load brings wrong bytes; also while a failed load is being told */
 };
 
 /* A chain of device pages through device_page.next, in order. */

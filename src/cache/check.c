@@ -188,8 +188,8 @@ static const char *ticket_fault(const weir_cache *cache)
     for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++) {
         const struct device_page *device_page = &cache->device_pages[page];
         n_moved -= device_page->mover != MOVER_NONE && device_page->mover != MOVER_WAITING;
-        if (device_page->wrong)
-            return "cache: a page is still marked wrong";
+        if (device_page->wrong && (device_page->mover <= 0 || device_page->mover == MOVER_WAITING))
+            return "cache: a page is marked wrong that no load brings";
         int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, (int32_t)page);
         if (ref >= 0 &&
             ((cache->entries[ref].flags & ENTRY_LOADING) != 0) != (device_page->mover > 0))
@@ -276,8 +276,9 @@ static void mix(uint64_t *digest, const uint64_t *words, size_t n)
 static void mix_chain(const weir_cache *cache, uint64_t *digest, const struct page_chain *chain)
 {
     for (int32_t page = chain->first; page; page = cache->device_pages[page].next) {
-        uint64_t words[] = { (uint64_t)page, (uint64_t)cache->device_pages[page].partner };
-        mix(digest, words, 2);
+        const struct device_page *moved = &cache->device_pages[page];
+        uint64_t words[] = { (uint64_t)page, (uint64_t)moved->partner, moved->wrong };
+        mix(digest, words, 3);
     }
 }
 

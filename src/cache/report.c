@@ -12,29 +12,35 @@ static void finish_load(weir_cache *cache, struct flight *flight)
     struct page_chain loads = flight->loads;
     flight->loads = (struct page_chain){ 0 };
     weir_cancel_forget(cache, &flight->unwanted);
-    uint32_t n_failed = 0;
+    uint32_t n_failed = 0;  /* entries */
+    uint32_t n_wrong = 0;   /* pages */
+    uint32_t n_damaged = 0; /* of them, said to be so one by one */
     int32_t next;
     for (int32_t page = loads.first; page; page = next) {
         next = cache->device_pages[page].next;
         cache->device_pages[page].mover = MOVER_NONE;
-        cache->device_pages[page].wrong = failed;
+        bool wrong = !flight->cancelled && (failed || cache->device_pages[page].wrong);
+        n_damaged += wrong && cache->device_pages[page].wrong;
+        n_wrong += wrong;
+        cache->device_pages[page].wrong = wrong;
         int32_t host_page = cache->device_pages[page].partner;
         int32_t ref = weir_page_pool_owner(cache->tiers[DEVICE].pool, page);
         if (ref >= 0) {
             cache->entries[ref].flags &= ~(uint32_t)ENTRY_LOADING;
-            if (failed)
+            if (wrong)
                 cache->wanted[n_failed++] = ref;
         }
         weir_tier_unpin(cache, DEVICE, page);
         weir_tier_unpin(cache, HOST, host_page);
     }
-    if (flight->cancelled)
+    if (flight->cancelled) {
         cache->stats.load_cancelled_pages += loads.count;
-    else if (!failed)
-        cache->stats.loaded_pages += loads.count;
-    else
-        cache->stats.load_failed_pages += loads.count;
-    if (!failed)
+        return;
+    }
+    cache->stats.load_failed_pages += n_wrong;
+    cache->stats.loaded_pages += loads.count - n_wrong;
+    cache->stats.damaged_pages += n_damaged;
+    if (n_wrong == 0)
         return;
     weir_fail_drop(cache, cache->wanted, n_failed, 0);
     for (int32_t page = loads.first; page; page = cache->device_pages[page].next)
@@ -114,10 +120,28 @@ void weir_report_write(weir_cache *cache, struct write_back *write, bool failed)
     cache->n_writes--;
 }
 
+/* The device page that a load in flight fills from a host page; 0: none. With `ranks`,
+ * of the loads that one of these has not reported. The page's entry may have been dropped
+ * meanwhile, so look at the loads themselves: this is rare. */
+static int32_t loading_from(const weir_cache *cache, uint64_t host_page, uint64_t ranks)
+{
+    for (uint32_t i = 0; i < cache->max_steps; i++) {
+        const struct flight *flight = &cache->flights[i];
+        if (!flight->id || (ranks && !(flight->load_ranks & ranks)))
+            continue;
+        for (int32_t p = flight->loads.first; p; p = cache->device_pages[p].next)
+            if ((uint64_t)cache->device_pages[p].partner == host_page)
+                return p;
+    }
+    return 0;
+}
+
 static void take_item(weir_cache *cache, const weir_report_item *item)
 {
     bool failed = item->rc != 0;
-    if (item->kind == WEIR_REPORT_WRITE_BACK)
+    if (item->kind == WEIR_REPORT_PAGE)
+        cache->device_pages[loading_from(cache, item->number, 0)].wrong = true;
+    else if (item->kind == WEIR_REPORT_WRITE_BACK)
         weir_report_write(cache, write_of(cache, item->number), failed);
     else if (item->kind == WEIR_REPORT_STEP)
         weir_report_step(cache, flight_of(cache, item->number), failed);
@@ -140,13 +164,17 @@ int weir_cache_report(weir_cache *cache, uint32_t rank_index, const void *report
     /* Strike all items out first: a report is taken whole or not at all. */
     uint64_t bit = UINT64_C(1) << rank_index;
     for (size_t i = 0; i < n; i++) {
-        uint64_t *ranks = ranks_of(cache, &items[i]);
+        bool is_page = items[i].kind == WEIR_REPORT_PAGE;
+        if (is_page && loading_from(cache, items[i].number, bit))
+            continue;
+        uint64_t *ranks = is_page ? NULL : ranks_of(cache, &items[i]);
         if (ranks && (*ranks & bit)) {
             *ranks &= ~bit;
             continue;
         }
         while (i-- > 0)
-            *ranks_of(cache, &items[i]) |= bit;
+            if (items[i].kind != WEIR_REPORT_PAGE)
+                *ranks_of(cache, &items[i]) |= bit;
         return weir_invalid(&cache->log, "report: an item is not in flight on rank %u", rank_index);
     }
     for (size_t i = 0; i < n; i++)

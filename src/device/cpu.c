@@ -156,6 +156,23 @@ static void transfer_release(weir_device *base, void *state)
     (void)state;
 }
 
+static uint64_t transfer_bytes(weir_device *base, const void *state)
+{
+    (void)base;
+    (void)state;
+    return 0;
+}
+
+static int transfer_tune(weir_device *base, const void *state, enum weir_direction direction,
+                         const weir_transfer_tuning *tuning)
+{
+    (void)base;
+    (void)state;
+    (void)direction;
+    (void)tuning;
+    return 0;
+}
+
 /* ---- Opening and closing ------------------------------------------------- */
 
 static int status(weir_device *base)
@@ -224,6 +241,8 @@ const struct weir_device_ops weir_cpu_ops = {
     .stream_wait_word = weir_cpu_stream_wait_word,
     .transfer_prepare = transfer_prepare,
     .transfer_release = transfer_release,
+    .transfer_bytes = transfer_bytes,
+    .transfer_tune = transfer_tune,
     .copy = weir_cpu_copy,
     .gather_prepare = weir_cpu_gather_prepare,
     .gather_release = weir_cpu_gather_release,

@@ -82,6 +82,7 @@ struct weir_cpu_copy {
     uint32_t n_runs;
     uint32_t device_pool;
     uint32_t host_pool;
+    uint32_t shared_pool;
     uint64_t bytes;
 };
 

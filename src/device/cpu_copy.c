@@ -173,13 +173,15 @@ void weir_cpu_copy_check(struct weir_cpu_device *device, const struct weir_cpu_o
     for (uint32_t tensor = 0; tensor < c->geometry->n_tensors; tensor++) {
         if (!has_layer(c->geometry, tensor, c->layer))
             continue;
+        const struct weir_geometry_tensor *t = &c->geometry->tensors[tensor];
         for (uint32_t i = 0; i < c->n_runs; i++) {
             const struct weir_run *run = &runs[i];
             check_pinned(device, c, tensor, *run, accessor->component);
             weir_cpu_race_access(&device->race, accessor, c->device_pool, run->device, run->count,
-                                 tensor, c->layer, load);
-            weir_cpu_race_access(&device->race, accessor, c->host_pool, run->host, run->count,
-                                 tensor, c->layer, !load);
+                                 t->id, c->layer, load);
+            weir_cpu_race_access(&device->race, accessor, t->shared ? c->shared_pool : c->host_pool,
+                                 run->host, run->count, t->shared ? t->shared_id : t->id, c->layer,
+                                 !load);
         }
     }
 }
@@ -225,6 +227,7 @@ static int enqueue_layer(struct weir_cpu_device *device, weir_stream *stream,
                                 .n_runs = transfer->n_runs,
                                 .device_pool = transfer->device_pool,
                                 .host_pool = transfer->host_pool,
+                                .shared_pool = transfer->shared_pool,
                                 .bytes = pages * layer_page_bytes(transfer->geometry, layer) };
     return weir_cpu_submit(device, op);
 }

@@ -133,6 +133,7 @@ static void close_device(weir_device *base)
                            device->driver->cuDevicePrimaryCtxRelease(device->ordinal));
     pthread_mutex_destroy(&device->lock);
     free(device->pinned.items);
+    free(device->adopted.items);
     free(device);
 }
 
@@ -161,6 +162,8 @@ static const struct weir_device_ops cuda_ops = {
     .stream_wait_word = weir_cuda_stream_wait_word,
     .transfer_prepare = weir_cuda_transfer_prepare,
     .transfer_release = weir_cuda_transfer_release,
+    .transfer_bytes = weir_cuda_transfer_bytes,
+    .transfer_tune = weir_cuda_transfer_tune,
     .copy = weir_cuda_copy,
     .copy_rows = weir_cuda_copy_rows,
     .gather_prepare = weir_cuda_gather_prepare,

@@ -48,6 +48,34 @@ void weir_cuda_transfer_release(weir_device *base, void *state)
     free(transfer);
 }
 
+uint64_t weir_cuda_transfer_bytes(weir_device *base, const void *state)
+{
+    (void)base;
+    const struct weir_cuda_transfer *transfer = state;
+    return transfer ? weir_cuda_kernels_bytes(transfer->pages) : 0;
+}
+
+/* As choose() below: a kernel that cannot do a transfer gives way, but a launch
+ * that it might come to must be possible. */
+int weir_cuda_transfer_tune(weir_device *base, const void *state, enum weir_direction direction,
+                            const weir_transfer_tuning *tuning)
+{
+    const struct weir_cuda_kernels *kernels = weir_cuda_from(base)->kernels;
+    const struct weir_cuda_transfer *transfer = state;
+    if (!transfer || !transfer->pages || tuning->engine == WEIR_ENGINE_COPY)
+        return 0;
+    bool tma = tuning->engine == WEIR_ENGINE_TMA ||
+               (tuning->engine == WEIR_ENGINE_AUTO && direction == WEIR_LOAD);
+    tma = tma && kernels->stages > 0 && weir_cuda_kernels_can_tma(transfer->pages);
+    struct weir_launch launch = {
+        .engine = tma ? WEIR_ENGINE_TMA : WEIR_ENGINE_VECTOR,
+        .ctas = tuning->ctas,
+        .stages = tuning->stages,
+        .stage_bytes = tuning->stage_bytes,
+    };
+    return weir_cuda_kernels_check(transfer->pages, &launch);
+}
+
 /* ---- Choosing ------------------------------------------------------------- */
 
 /* Below so many bytes a layer, a launch a layer costs more than it gains: a

@@ -49,8 +49,9 @@ struct weir_cuda_device {
     int lowest_priority; /* of streams; numerically the largest */
     int highest_priority;
     struct weir_cuda_kernels *kernels;
-    pthread_mutex_t lock;      /* guards pinned */
-    struct weir_ranges pinned; /* attached: the GPU's address */
+    pthread_mutex_t lock;       /* guards pinned, adopted */
+    struct weir_ranges pinned;  /* attached: the GPU's address */
+    struct weir_ranges adopted; /* of them, what another device registered */
 };
 
 /* Copies that the driver takes in one call. */
@@ -142,6 +143,9 @@ int weir_cuda_capture_status(struct weir_cuda_device *device, CUstream stream,
 int weir_cuda_transfer_prepare(weir_device *base, const struct weir_geometry *geometry,
                                uint32_t max_runs, void **state);
 void weir_cuda_transfer_release(weir_device *base, void *state);
+uint64_t weir_cuda_transfer_bytes(weir_device *base, const void *state);
+int weir_cuda_transfer_tune(weir_device *base, const void *state, enum weir_direction direction,
+                            const weir_transfer_tuning *tuning);
 int weir_cuda_copy(weir_device *base, weir_stream *stream, const struct weir_transfer *transfer,
                    uint32_t *enqueued);
 int weir_cuda_copy_rows(weir_device *base, weir_stream *stream, const weir_copy_rows_params *params,

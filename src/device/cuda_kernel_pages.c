@@ -79,7 +79,7 @@ static void fill_plane(struct weir_cuda_pages *p, uint32_t tensor, uint32_t laye
         .device_base = plane->base,
         .device_stride = plane->page_stride,
         .host_base = weir_geometry_host(g, tensor, layer, (weir_host_page){ 1 }, 0),
-        .segment_stride = g->segment_stride,
+        .segment_stride = weir_geometry_place(g, t).segment_stride,
         .host_stride = t->host_page_stride,
         .unit_bytes = t->page_bytes,
         .units = 1,
@@ -107,7 +107,7 @@ static uint32_t make_map(struct weir_cuda_pages *p, uint32_t tensor, struct weir
         return 0;
     uint32_t rows = weir_cuda_kernels_box_rows(t->row_bytes, g->page_tokens);
     bool made = weir_cuda_kernels_encode(
-        p->kernels, map, g->host_base + t->host_offset, t->row_bytes, t->n_layers,
+        p->kernels, map, weir_geometry_place(g, t).base + t->host_offset, t->row_bytes, t->n_layers,
         t->host_layer_stride, (uint64_t)g->host_pages * g->page_tokens, t->host_token_stride, rows);
     return made ? rows : 0;
 }

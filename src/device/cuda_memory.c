@@ -66,6 +66,40 @@ static int remember_pinned(struct weir_cuda_device *device, void *host, uint64_t
     return rc ? rc : remember(device, host, bytes, alias);
 }
 
+/* What another device of this process has registered is pinned for all of them,
+ * and the driver refuses to do it twice: this GPU only needs to know where it
+ * sees the memory. Who registered it must keep it until this device lets go. */
+static int adopt(struct weir_cuda_device *device, void *host, uint64_t bytes)
+{
+    CUdeviceptr alias;
+    int rc = weir_cuda_result(device, "cuMemHostGetDevicePointer",
+                              device->driver->cuMemHostGetDevicePointer(&alias, host, 0));
+    if (rc)
+        return rc;
+    rc = remember(device, host, bytes, alias);
+    if (rc == -EEXIST) {
+        weir_log_line(&device->base.log, WEIR_LOG_ERROR,
+                      "cuda device %d: %p is registered with it already", device->ordinal, host);
+        return -EIO;
+    }
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&device->lock);
+    rc = weir_ranges_add(&device->adopted, host, bytes, NULL);
+    pthread_mutex_unlock(&device->lock);
+    if (rc)
+        (void)forget(device, host);
+    return rc;
+}
+
+static bool give_up_adopted(struct weir_cuda_device *device, const void *host)
+{
+    pthread_mutex_lock(&device->lock);
+    int rc = weir_ranges_remove(&device->adopted, host);
+    pthread_mutex_unlock(&device->lock);
+    return rc == 0;
+}
+
 int weir_cuda_alias(struct weir_cuda_device *device, uint64_t host, uint64_t bytes,
                     CUdeviceptr *alias)
 {
@@ -100,10 +134,14 @@ int weir_cuda_host_register(weir_device *base, void *address, uint64_t bytes)
     int rc = weir_cuda_enter(device, &mode);
     if (rc)
         return rc;
-    rc = weir_cuda_result(device, "cuMemHostRegister",
-                          device->driver->cuMemHostRegister(address, bytes,
-                                                            CU_MEMHOSTREGISTER_PORTABLE |
-                                                                CU_MEMHOSTREGISTER_DEVICEMAP));
+    CUresult result = device->driver->cuMemHostRegister(
+        address, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+        rc = adopt(device, address, bytes);
+        weir_cuda_leave(device, mode);
+        return rc;
+    }
+    rc = weir_cuda_result(device, "cuMemHostRegister", result);
     if (rc == 0) {
         rc = remember_pinned(device, address, bytes);
         if (rc)
@@ -120,6 +158,8 @@ void weir_cuda_host_unregister(weir_device *base, void *address)
         weir_log_line(&base->log, WEIR_LOG_ERROR, "host unregister: %p is not registered", address);
         return;
     }
+    if (give_up_adopted(device, address))
+        return;
     CUstreamCaptureMode mode;
     if (weir_cuda_enter_to_free(device, &mode))
         return;

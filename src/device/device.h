@@ -58,8 +58,9 @@ enum weir_direction {
  *              published too, each after the layers before it
  *   events     NULL, or one a layer, like words: recorded in the stream behind the
  *              layer. Kernels then take a launch a layer
- *   device_pool, host_pool
- *              from pool_register, for the CPU device's race check
+ *   device_pool, host_pool, shared_pool
+ *              from pool_register, for the CPU device's race check; the last
+ *              one of the share's tensors, by their shared_id
  *   tuning, max_enqueue_us, exclusive_sms
  *              as in weir_rank_params, with max_enqueue_us set
  *   state      from transfer_prepare with this geometry; used by one thread at
@@ -76,6 +77,7 @@ struct weir_transfer {
     weir_event *const *events;
     uint32_t device_pool;
     uint32_t host_pool;
+    uint32_t shared_pool;
     weir_transfer_tuning tuning;
     uint32_t max_enqueue_us;
     bool exclusive_sms;
@@ -103,7 +105,8 @@ struct weir_device_ops {
     int (*memory_alloc)(weir_device *device, uint64_t bytes, uint64_t *address);
     void (*memory_free)(weir_device *device, uint64_t address);
 
-    /* Pins host memory for copies. Pre: page-aligned, not registered. A copy
+    /* Pins host memory for copies. Pre: page-aligned, not registered with this
+     * device. With several devices it is unregistered in reverse order. A copy
      * never crosses two registrations. unregister: pre: address is that of a
      * registration, no enqueued work uses it. -ENOMEM, -EIO. */
     int (*host_register)(weir_device *device, void *address, uint64_t bytes);
@@ -158,10 +161,17 @@ struct weir_device_ops {
     /* Makes all that copies with this geometry need beyond their transfer, for
      * transfers of at most max_runs runs: pre: the geometry is bound and
      * outlives the state. *state may become NULL where nothing is needed.
-     * release: pre: no enqueued work uses it; accepts NULL. -ENOMEM. */
+     * release: pre: no enqueued work uses it; accepts NULL. -ENOMEM. bytes: what
+     * it takes on the device, and as much pinned. */
     int (*transfer_prepare)(weir_device *device, const struct weir_geometry *geometry,
                             uint32_t max_runs, void **state);
     void (*transfer_release)(weir_device *device, void *state);
+    uint64_t (*transfer_bytes)(weir_device *device, const void *state);
+
+    /* Whether transfers with this tuning can be launched, so that no transfer is
+     * the first to find out. -EINVAL, with a log line. */
+    int (*transfer_tune)(weir_device *device, const void *state, enum weir_direction direction,
+                         const weir_transfer_tuning *tuning);
 
     /* Enqueues a copy by plan. -ENOTSUP: not while `stream` is captured. On
      * success *enqueued == layer_end. On failure it

@@ -114,23 +114,22 @@ static void touch_all(unsigned char *base, uint64_t bytes, uint32_t n_threads, s
 /* ---- Pinning -------------------------------------------------------------- */
 
 /* Unpins the chunks that start below `end`, the last one first. */
-static void unpin(struct weir_host_memory *memory, uint64_t end)
+static void unpin(const struct weir_host_memory *memory, weir_device *device, uint64_t end)
 {
     uint64_t chunk = memory->chunk_bytes;
     for (uint64_t n = (end + chunk - 1) / chunk; n > 0; n--)
-        memory->device->ops->host_unregister(memory->device, memory->base + (n - 1) * chunk);
+        device->ops->host_unregister(device, memory->base + (n - 1) * chunk);
 }
 
 /* All chunks or none; *failed receives where the first one that failed is. */
-static int pin(struct weir_host_memory *memory, uint64_t *failed)
+static int pin(const struct weir_host_memory *memory, weir_device *device, uint64_t *failed)
 {
     uint64_t chunk = memory->chunk_bytes;
     for (uint64_t at = 0; at < memory->bytes; at += chunk) {
         uint64_t left = memory->bytes - at;
-        int rc = memory->device->ops->host_register(memory->device, memory->base + at,
-                                                    left < chunk ? left : chunk);
+        int rc = device->ops->host_register(device, memory->base + at, left < chunk ? left : chunk);
         if (rc) {
-            unpin(memory, at);
+            unpin(memory, device, at);
             *failed = at;
             return rc;
         }
@@ -164,7 +163,7 @@ static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit, uint64_
         memory->bytes <= limit ? round_up(memory->bytes, unit) : whole_units(limit, unit);
     for (;;) {
         uint64_t at;
-        int rc = pin(memory, &at);
+        int rc = pin(memory, memory->device, &at);
         if (rc == 0)
             return 0;
         uint64_t chunk = memory->chunk_bytes;
@@ -223,11 +222,29 @@ int weir_host_memory_create(struct weir_host_memory **memory, weir_device *devic
     return 0;
 }
 
+int weir_host_memory_register(const struct weir_host_memory *memory, weir_device *device,
+                              const weir_log *log)
+{
+    uint64_t at;
+    int rc = pin(memory, device, &at);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR,
+                      "host pool of %" PRIu64 " bytes: pinning it for another device in chunks of "
+                      "%" PRIu64 " bytes failed at offset %" PRIu64 " with %s",
+                      memory->bytes, memory->chunk_bytes, at, weir_error_name(rc));
+    return rc;
+}
+
+void weir_host_memory_unregister(const struct weir_host_memory *memory, weir_device *device)
+{
+    unpin(memory, device, memory->bytes);
+}
+
 void weir_host_memory_destroy(struct weir_host_memory **memory)
 {
     if (!*memory)
         return;
-    unpin(*memory, (*memory)->bytes);
+    unpin(*memory, (*memory)->device, (*memory)->bytes);
     munmap((*memory)->base, (*memory)->bytes);
     weir_memory_give((*memory)->memory, *memory, 1, sizeof **memory);
     *memory = NULL;

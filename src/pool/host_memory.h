@@ -53,7 +53,14 @@ struct weir_host_memory_params {
 int weir_host_memory_create(struct weir_host_memory **memory, weir_device *device,
                             const struct weir_host_memory_params *params, const weir_log *log);
 
-/* Unpins in reverse order and unmaps. Pre: no enqueued work uses the memory. */
+/* Pins the memory for another device too, in the same chunks, all or none.
+ * The device's error, with a log line. */
+int weir_host_memory_register(const struct weir_host_memory *memory, weir_device *device,
+                              const weir_log *log);
+void weir_host_memory_unregister(const struct weir_host_memory *memory, weir_device *device);
+
+/* Unpins in reverse order and unmaps. Pre: other devices have unregistered it. Pre: no enqueued
+ * work uses the memory. */
 void weir_host_memory_destroy(struct weir_host_memory **memory);
 
 #endif

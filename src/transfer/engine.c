@@ -38,6 +38,7 @@ static struct weir_transfer plan(struct weir_engine *engine, enum weir_direction
         .layer_end = geometry->n_layers,
         .device_pool = engine->device_pool,
         .host_pool = engine->host_pool,
+        .shared_pool = engine->shared_pool,
         .tuning = engine->tuning[direction],
         .max_enqueue_us = engine->max_enqueue_us,
         .exclusive_sms = engine->exclusive_sms,
@@ -132,12 +133,61 @@ void weir_engine_load(struct weir_engine *engine, uint32_t slot, uint32_t n, boo
     close_ticket(engine, WEIR_LOAD, rc, ticket);
 }
 
-void weir_engine_write_back(struct weir_engine *engine, uint32_t n, bool failed,
+void weir_engine_my_block(const struct weir_engine *engine, uint32_t n, uint64_t number,
+                          uint32_t *begin, uint32_t *end)
+{
+    uint64_t ranks = engine->share_ranks;
+    uint64_t block = (engine->share_index + number % ranks) % ranks;
+    *begin = (uint32_t)(n * block / ranks);
+    *end = (uint32_t)(n * (block + 1) / ranks);
+}
+
+/* Cuts a transfer's runs down to its pages begin..end-1. */
+static void cut_runs(struct weir_run *runs, struct weir_transfer *transfer, uint32_t begin,
+                     uint32_t end)
+{
+    uint32_t n = 0;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < transfer->n_runs; i++) {
+        struct weir_run run = runs[i];
+        uint32_t next = at + (uint32_t)run.count;
+        uint32_t from = begin > at ? begin - at : 0;
+        uint32_t to = next < end ? (uint32_t)run.count : end > at ? end - at : 0;
+        if (from < to)
+            runs[n++] = (struct weir_run){ run.device + (int32_t)from, run.host + (int32_t)from,
+                                           (int32_t)(to - from) };
+        at = next;
+    }
+    transfer->n_runs = n;
+}
+
+static int copy_part(struct weir_engine *engine, const struct weir_write_part *part,
+                     struct weir_transfer *transfer)
+{
+    uint32_t enqueued;
+    if (!part->view || transfer->n_runs == 0)
+        return 0;
+    transfer->geometry = part->view;
+    transfer->state = part->state;
+    return copy(engine, transfer, &enqueued);
+}
+
+void weir_engine_write_back(struct weir_engine *engine, uint32_t n, uint64_t number, bool failed,
                             struct weir_ticket *ticket)
 {
     struct weir_transfer transfer = plan(engine, WEIR_WRITE_BACK, n);
     uint32_t enqueued;
-    int rc = failed ? -EIO : copy(engine, &transfer, &enqueued);
+    int rc = -EIO;
+    if (!failed && engine->share_ranks == 0) {
+        rc = copy(engine, &transfer, &enqueued);
+    } else if (!failed) {
+        uint32_t begin, end;
+        rc = copy_part(engine, &engine->own, &transfer);
+        weir_engine_my_block(engine, n, number, &begin, &end);
+        cut_runs(engine->runs, &transfer, begin, end);
+        if (rc == 0)
+            rc = copy_part(engine, &engine->other, &transfer);
+    }
     close_ticket(engine, WEIR_WRITE_BACK, rc, ticket);
 }
 
@@ -173,6 +223,46 @@ static size_t n_words(const struct weir_engine *engine)
     return (size_t)engine->n_slots * engine->geometry->n_layers + 2;
 }
 
+static int prepare(struct weir_engine *engine, const struct weir_geometry *geometry, void **state,
+                   const weir_log *log)
+{
+    int rc =
+        engine->device->ops->transfer_prepare(engine->device, geometry, engine->max_moves, state);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR, "preparing the device for copies failed with %s",
+                      weir_error_name(rc));
+    return rc;
+}
+
+static int create_part(struct weir_engine *engine, struct weir_write_part *part, bool shared,
+                       const weir_log *log)
+{
+    int rc = weir_geometry_view(engine->memory, &part->view, engine->geometry, shared);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR, "no memory for the view of a share");
+    else if (part->view)
+        rc = prepare(engine, part->view, &part->state, log);
+    return rc;
+}
+
+static void destroy_part(struct weir_engine *engine, struct weir_write_part *part)
+{
+    engine->device->ops->transfer_release(engine->device, part->state);
+    weir_geometry_destroy_view(&part->view);
+}
+
+static int check_tuning(struct weir_engine *engine, enum weir_direction direction, const char *name,
+                        const weir_log *log)
+{
+    weir_device *device = engine->device;
+    int rc = device->ops->transfer_tune(device, engine->transfer_state, direction,
+                                        &engine->tuning[direction]);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR, "params.%s: the device refuses it with %s", name,
+                      weir_error_name(rc));
+    return rc;
+}
+
 static int create_lane(struct weir_engine *engine, enum weir_direction direction, int priority)
 {
     struct weir_lane *lane = &engine->lanes[direction];
@@ -192,13 +282,17 @@ static int create_parts(struct weir_engine *engine, const weir_log *log)
         weir_log_line(log, WEIR_LOG_ERROR, "no memory for plans of %u moves", engine->max_moves);
         return -ENOMEM;
     }
-    int rc = device->ops->transfer_prepare(device, engine->geometry, engine->max_moves,
-                                           &engine->transfer_state);
-    if (rc) {
-        weir_log_line(log, WEIR_LOG_ERROR, "preparing the device for copies failed with %s",
-                      weir_error_name(rc));
+    int rc = prepare(engine, engine->geometry, &engine->transfer_state, log);
+    if (rc == 0)
+        rc = check_tuning(engine, WEIR_LOAD, "load", log);
+    if (rc == 0)
+        rc = check_tuning(engine, WEIR_WRITE_BACK, "write_back", log);
+    if (rc == 0 && engine->share_ranks > 0)
+        rc = create_part(engine, &engine->own, false, log);
+    if (rc == 0 && engine->share_ranks > 0)
+        rc = create_part(engine, &engine->other, true, log);
+    if (rc)
         return rc;
-    }
     rc = device->ops->words_alloc(device, (uint32_t)n_words(engine), &engine->words);
     if (rc) {
         weir_log_line(log, WEIR_LOG_ERROR, "allocating %zu completion words failed with %s",
@@ -240,6 +334,8 @@ int weir_engine_create(struct weir_engine *engine, weir_device *device,
         .max_enqueue_us = params->max_enqueue_us,
         .exclusive_sms = params->exclusive_sms,
         .memory = params->memory,
+        .share_ranks = params->share_ranks,
+        .share_index = params->share_index,
         .max_moves = geometry->device_pages < geometry->host_pages ? geometry->device_pages
                                                                    : geometry->host_pages,
     };
@@ -259,6 +355,8 @@ void weir_engine_destroy(struct weir_engine *engine)
     for (int i = 0; i < 2; i++)
         if (engine->lanes[i].stream)
             device->ops->stream_destroy(device, engine->lanes[i].stream);
+    destroy_part(engine, &engine->own);
+    destroy_part(engine, &engine->other);
     device->ops->transfer_release(device, engine->transfer_state);
     size_t n_events = engine->events ? (size_t)engine->n_slots * engine->geometry->n_layers : 0;
     for (size_t i = 0; i < n_events && engine->events[i]; i++)
@@ -275,9 +373,17 @@ void weir_engine_destroy(struct weir_engine *engine)
     *engine = (struct weir_engine){ 0 };
 }
 
+uint64_t weir_engine_device_bytes(const struct weir_engine *engine)
+{
+    weir_device *device = engine->device;
+    return device->ops->transfer_bytes(device, engine->transfer_state) +
+           device->ops->transfer_bytes(device, engine->own.state) +
+           device->ops->transfer_bytes(device, engine->other.state);
+}
+
 uint64_t weir_engine_pinned_bytes(const struct weir_engine *engine)
 {
-    return n_words(engine) * sizeof(uint32_t);
+    return n_words(engine) * sizeof(uint32_t) + weir_engine_device_bytes(engine);
 }
 
 void weir_engine_start_at(struct weir_engine *engine, uint32_t value)

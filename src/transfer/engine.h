@@ -23,6 +23,13 @@
  * back: those of a slot are written by its loads only, and a slot has one load
  * at a time. A failed load publishes all its words, so that no wait hangs.
  *
+ * With a share a write-back is two copies, of two views of the geometry: all pages
+ * of the rank's own tensors, and of the replicated ones the block that is this
+ * rank's in this write-back.
+ *
+ *   pages, sorted     1 2 3 4 5 6 7 8 9       of 3 ranks; the next write-back
+ *   whose block       └─0─┘ └─1─┘ └─2─┘       begins with another
+ *
  * Once a wait was captured on a slot, its loads also record the slot's events,
  * one a layer, because words never serve a graph: the generation that a graph
  * waits for would be that of its capture.
@@ -49,16 +56,27 @@ struct weir_ticket {
     uint32_t generation;
 };
 
+/* A view and the device's state for it; NULL: there is no such tensor. */
+struct weir_write_part {
+    struct weir_geometry *view;
+    void *state;
+};
+
 struct weir_engine {
     weir_device *device;
     const struct weir_geometry *geometry;
     uint32_t device_pool; /* ids for the race check */
     uint32_t host_pool;
-    void *transfer_state;      /* the device's, for this geometry */
-    struct weir_lane lanes[2]; /* by weir_direction */
-    uint32_t *words;           /* [n_slots][n_layers], then one a lane */
-    uint32_t *generations;     /* [n_slots] */
-    weir_move *moves;          /* what the next transfer moves; sorted by it */
+    uint32_t shared_pool;
+    uint32_t share_ranks;         /* 0: no share */
+    uint32_t share_index;         /* which of them this rank is */
+    struct weir_write_part own;   /* with a share */
+    struct weir_write_part other; /* its replicated tensors */
+    void *transfer_state;         /* the device's, for this geometry */
+    struct weir_lane lanes[2];    /* by weir_direction */
+    uint32_t *words;              /* [n_slots][n_layers], then one a lane */
+    uint32_t *generations;        /* [n_slots] */
+    weir_move *moves;             /* what the next transfer moves; sorted by it */
     struct weir_run *runs;
     uint32_t n_slots;
     uint32_t max_moves;             /* length of moves and runs */
@@ -77,6 +95,8 @@ struct weir_engine_params {
     uint32_t max_enqueue_us;
     bool exclusive_sms;
     bool captured_waits;
+    uint32_t share_ranks;
+    uint32_t share_index;
     struct weir_memory *memory; /* must outlive the engine; NULL: libc */
 };
 
@@ -91,16 +111,23 @@ int weir_engine_create(struct weir_engine *engine, weir_device *device,
 /* Waits for both lanes. Accepts a zeroed engine. */
 void weir_engine_destroy(struct weir_engine *engine);
 
-/* Bytes taken of pinned words. */
+/* Bytes taken on the device, and pinned: the words, and as much as on the device. */
+uint64_t weir_engine_device_bytes(const struct weir_engine *engine);
 uint64_t weir_engine_pinned_bytes(const struct weir_engine *engine);
 
-/* Enqueues a transfer of engine->moves[0..n). `failed`: what had to come before
+/* Enqueues a transfer of engine->moves[0..n), which it sorts. `failed`: what had to come before
  * it could not be enqueued, so nothing is copied. Never fails itself: the
  * ticket carries the failure, and ends when the accepted part has passed. */
 void weir_engine_load(struct weir_engine *engine, uint32_t slot, uint32_t n, bool failed,
                       struct weir_ticket *ticket);
-void weir_engine_write_back(struct weir_engine *engine, uint32_t n, bool failed,
+void weir_engine_write_back(struct weir_engine *engine, uint32_t n, uint64_t number, bool failed,
                             struct weir_ticket *ticket);
+
+/* With a share: which of a write-back's n pages, as they lie sorted in
+ * engine->moves once it is enqueued, are this rank's to write of the replicated
+ * tensors: *begin to *end - 1. `number` is the write-back's. */
+void weir_engine_my_block(const struct weir_engine *engine, uint32_t n, uint64_t number,
+                          uint32_t *begin, uint32_t *end);
 
 /* Whether a transfer has ended; the calling thread is then ordered after it. */
 bool weir_engine_ended(struct weir_engine *engine, enum weir_direction direction,

@@ -232,8 +232,9 @@ void weir_gate_describe(weir_transfer_case *out, const struct weir_transfer *tra
 {
     const struct weir_geometry *g = transfer->geometry;
     const struct weir_geometry_tensor *t = &g->tensors[tensor];
-    uint64_t bits = g->host_base | t->host_offset | t->host_layer_stride | t->host_page_stride |
-                    g->segment_stride | (t->host_contiguous ? 0 : t->host_token_stride);
+    struct weir_host_place place = weir_geometry_place(g, t);
+    uint64_t bits = place.base | t->host_offset | t->host_layer_stride | t->host_page_stride |
+                    place.segment_stride | (t->host_contiguous ? 0 : t->host_token_stride);
     bool merges = t->host_contiguous && t->host_page_stride == t->page_bytes;
     uint64_t layers = walk_layers(transfer, tensor, &bits, &merges);
     uint64_t pages = count_pages(transfer);

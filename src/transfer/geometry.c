@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Page counts are at most 2^30 and planes at most 2^15, so no sum or product
  * of sizes below leaves 128 bits: totals are computed wide, compared with 2^63
@@ -27,26 +28,31 @@ static uint32_t tensor_layers(const weir_shape *shape, uint32_t tensor)
 
 /* ---- Host ---------------------------------------------------------------- */
 
-static uint32_t choose_segment_pages(const struct weir_geometry *g)
+uint32_t weir_geometry_segment(uint64_t smallest, uint32_t host_pages)
 {
-    uint64_t smallest = g->tensors[0].page_bytes;
-    for (uint32_t t = 1; t < g->n_tensors; t++) {
-        if (g->tensors[t].page_bytes < smallest)
-            smallest = g->tensors[t].page_bytes;
-    }
     uint32_t least = (uint32_t)((WEIR_GEOMETRY_STRIPE_BYTES - 1) / smallest + 1);
     if (least < WEIR_GEOMETRY_MIN_SEGMENT_PAGES)
         least = WEIR_GEOMETRY_MIN_SEGMENT_PAGES;
-    uint32_t n_segments = g->host_pages / least;
-    return n_segments ? (g->host_pages + n_segments - 1) / n_segments : g->host_pages;
+    uint32_t n_segments = host_pages / least;
+    return n_segments ? (host_pages + n_segments - 1) / n_segments : host_pages;
+}
+
+static uint32_t choose_segment_pages(const struct weir_geometry *g, bool shared)
+{
+    uint64_t smallest = UINT64_MAX;
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        if (g->tensors[t].shared == shared && g->tensors[t].page_bytes < smallest)
+            smallest = g->tensors[t].page_bytes;
+    }
+    return weir_geometry_segment(smallest, g->host_pages);
 }
 
 static void place_host_tensors(struct weir_geometry *g)
 {
-    uint64_t offset = 0;
+    uint64_t offsets[2] = { 0 };
     for (uint32_t i = 0; i < g->n_tensors; i++) {
         struct weir_geometry_tensor *t = &g->tensors[i];
-        t->host_offset = offset;
+        t->host_offset = offsets[t->shared];
         t->host_layer_stride = g->segment_pages * t->page_bytes;
         t->host_page_stride = t->page_bytes;
         t->host_token_stride = t->row_bytes;
@@ -59,7 +65,7 @@ static void place_host_tensors(struct weir_geometry *g)
             t->host_page_stride = t->n_layers * t->page_bytes;
         }
         t->host_contiguous = g->page_tokens == 1 || t->host_token_stride == t->row_bytes;
-        offset += g->segment_pages * (t->n_layers * t->page_bytes);
+        offsets[t->shared] += g->segment_pages * (t->n_layers * t->page_bytes);
     }
 }
 
@@ -69,7 +75,7 @@ static int place_host(struct weir_geometry *g, uint32_t segment_pages, const wei
     if (!segmented || segment_pages > g->host_pages)
         segment_pages = g->host_pages;
     else if (segment_pages == 0)
-        segment_pages = choose_segment_pages(g);
+        segment_pages = choose_segment_pages(g, false);
     g->segment_pages = segment_pages ? segment_pages : 1; /* a divisor, also of no pages */
 
     wide bytes = (wide)g->host_pages * g->page_bytes;
@@ -89,6 +95,40 @@ static int place_host(struct weir_geometry *g, uint32_t segment_pages, const wei
     g->host_bytes = (uint64_t)bytes;
     place_host_tensors(g);
     return 0;
+}
+
+/* A part of what place_host has found to stay below the limit. */
+static struct weir_host_place measure_place(const struct weir_geometry *g, bool shared)
+{
+    uint64_t page_bytes = 0;
+    for (uint32_t i = 0; i < g->n_tensors; i++)
+        if (g->tensors[i].shared == shared)
+            page_bytes += g->tensors[i].n_layers * g->tensors[i].page_bytes;
+    struct weir_host_place place = { .bytes = g->host_pages * page_bytes };
+    if (g->host_layout == WEIR_HOST_SEGMENTED) {
+        uint64_t n_segments = ((uint64_t)g->host_pages + g->segment_pages - 1) / g->segment_pages;
+        place.segment_stride =
+            (uint64_t)align_up((wide)g->segment_pages * page_bytes, WEIR_GEOMETRY_SEGMENT_ALIGN);
+        place.bytes = n_segments * place.segment_stride;
+    }
+    return place;
+}
+
+void weir_geometry_share(struct weir_geometry *geometry, uint32_t segment_pages)
+{
+    uint32_t n_shared = 0;
+    for (uint32_t i = 0; i < geometry->n_tensors; i++) {
+        struct weir_geometry_tensor *t = &geometry->tensors[i];
+        t->shared = t->replicated;
+        t->shared_id = t->shared ? n_shared++ : 0;
+    }
+    if (geometry->host_layout == WEIR_HOST_SEGMENTED && segment_pages == 0 && geometry->host_pages)
+        geometry->segment_pages = choose_segment_pages(geometry, true);
+    geometry->shared = measure_place(geometry, true);
+    struct weir_host_place own = measure_place(geometry, false);
+    geometry->segment_stride = own.segment_stride;
+    geometry->host_bytes = own.bytes;
+    place_host_tensors(geometry);
 }
 
 /* ---- Device -------------------------------------------------------------- */
@@ -269,6 +309,8 @@ static void copy_tensors(struct weir_geometry *g, const weir_shape *shape)
         t->page_bytes = from->page_bytes;
         t->row_bytes = from->row_bytes;
         t->n_layers = tensor_layers(shape, i);
+        t->id = i;
+        t->replicated = from->replicated;
         t->first_plane = n_planes;
         n_planes += t->n_layers;
         int32_t *layer_index = &g->layer_index[(size_t)i * g->n_layers];
@@ -372,4 +414,61 @@ void weir_geometry_bind(struct weir_geometry *geometry, uint64_t device_base, ui
     }
     geometry->host_base = host_base;
     geometry->chunk_bytes = chunk_bytes;
+}
+
+void weir_geometry_bind_shared(struct weir_geometry *geometry, uint64_t base, uint64_t chunk_bytes)
+{
+    geometry->shared.base = base;
+    geometry->shared.chunk_bytes = chunk_bytes;
+}
+
+/* ---- Views --------------------------------------------------------------- */
+
+int weir_geometry_view(struct weir_memory *memory, struct weir_geometry **view,
+                       const struct weir_geometry *geometry, bool shared)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < geometry->n_tensors; i++)
+        n += geometry->tensors[i].shared == shared;
+    *view = NULL;
+    if (n == 0)
+        return 0;
+    struct weir_geometry *v = weir_memory_take(memory, 1, sizeof *v);
+    if (!v)
+        return -ENOMEM;
+    *v = *geometry;
+    v->memory = memory;
+    v->n_tensors = n;
+    v->page_bytes = 0;
+    v->tensors = weir_memory_take(memory, n, sizeof *v->tensors);
+    v->layer_index = weir_memory_take(memory, (size_t)n * v->n_layers, sizeof *v->layer_index);
+    if (!v->tensors || !v->layer_index) {
+        weir_geometry_destroy_view(&v);
+        return -ENOMEM;
+    }
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < geometry->n_tensors; i++) {
+        const struct weir_geometry_tensor *t = &geometry->tensors[i];
+        if (t->shared != shared)
+            continue;
+        memcpy(&v->layer_index[(size_t)at * v->n_layers],
+               &geometry->layer_index[(size_t)i * v->n_layers],
+               v->n_layers * sizeof *v->layer_index);
+        v->tensors[at++] = *t;
+        v->page_bytes += t->n_layers * t->page_bytes;
+    }
+    *view = v;
+    return 0;
+}
+
+void weir_geometry_destroy_view(struct weir_geometry **view)
+{
+    struct weir_geometry *v = *view;
+    if (!v)
+        return;
+    struct weir_memory *m = v->memory;
+    weir_memory_give(m, v->tensors, v->n_tensors, sizeof *v->tensors);
+    weir_memory_give(m, v->layer_index, (size_t)v->n_tensors * v->n_layers, sizeof *v->layer_index);
+    weir_memory_give(m, v, 1, sizeof *v);
+    *view = NULL;
 }

@@ -23,6 +23,17 @@
  *     page_first         P              row_bytes        T*L*row_bytes  L*row_bytes
  *     page_first_direct  P              page_bytes       L*page_bytes   row_bytes
  *
+ *   With a share (weir_geometry_share) the replicated tensors lie in another
+ *   memory, by the same formula with its own base and segment stride:
+ *
+ *     own memory     K V K V …       host_base, segment_stride, chunk_bytes
+ *     the share's    latent …        shared.base, shared.segment_stride, …
+ *
+ *   Both have segments of the same pages, so that a run is one in each.
+ *
+ * A view (weir_geometry_view) is the geometry of the tensors of one of the two
+ * memories alone: what a rank that shares the writing copies of it.
+ *
  * Invariants: device pages are 1..device_pages, host pages 1..host_pages; no
  * two pieces of a tier overlap; every address is below 2^63; a copy never
  * crosses a registration (a multiple of chunk_bytes from host_base). The object
@@ -37,11 +48,23 @@ struct weir_geometry_tensor {
     uint32_t row_bytes; /* 0: opaque */
     uint32_t n_layers;
     uint32_t first_plane; /* of planes[], one a layer of the tensor */
+    uint32_t id;          /* in the shape, also in a view */
+    uint32_t shared_id;   /* among the tensors of the share */
+    bool replicated;
+    bool shared;          /* it lies in the share's memory */
     bool host_contiguous; /* a page's rows follow one another on the host */
     uint64_t host_offset;
     uint64_t host_layer_stride;
     uint64_t host_page_stride;
     uint64_t host_token_stride;
+};
+
+/* A memory that tensors lie in. */
+struct weir_host_place {
+    uint64_t base;           /* set by bind */
+    uint64_t bytes;          /* padding included */
+    uint64_t segment_stride; /* 0 for the layouts with one segment */
+    uint64_t chunk_bytes;    /* of one registration; 0: one registration */
 };
 
 struct weir_geometry {
@@ -59,6 +82,7 @@ struct weir_geometry {
     uint64_t device_bytes;                /* of the rank's own planes; 0: the server's */
     uint64_t host_base;                   /* set by bind */
     uint64_t chunk_bytes;                 /* of one registration; 0: one registration */
+    struct weir_host_place shared;        /* all 0 without a share */
     struct weir_geometry_tensor *tensors; /* [n_tensors] */
     int32_t *layer_index;                 /* [n_tensors][n_layers]; -1: none */
     weir_device_plane *planes;            /* [n_planes] */
@@ -70,6 +94,10 @@ struct weir_geometry {
 #define WEIR_GEOMETRY_SEGMENT_ALIGN 4096u
 #define WEIR_GEOMETRY_MIN_SEGMENT_PAGES 32u
 #define WEIR_GEOMETRY_STRIPE_BYTES (2u << 20)
+
+/* The pages of a segment where the caller leaves that open: see
+ * weir_geometry_create. `smallest`: bytes of the smallest tensor's page. */
+uint32_t weir_geometry_segment(uint64_t smallest, uint32_t host_pages);
 
 /* Checks the shape and computes all strides. `planes` may be NULL: then each
  * plane gets page_stride = page_bytes and a base to be set by bind. Both page
@@ -102,6 +130,30 @@ uint64_t weir_geometry_device_bytes(const struct weir_geometry *geometry);
 void weir_geometry_bind(struct weir_geometry *geometry, uint64_t device_base, uint64_t host_base,
                         uint64_t chunk_bytes);
 
+/* Moves the replicated tensors to a memory of their own; segment_pages as given
+ * to create, 0 now chooses by those tensors alone, so that ranks whose other
+ * tensors differ agree. Pre: not bound; the geometry has replicated tensors. */
+void weir_geometry_share(struct weir_geometry *geometry, uint32_t segment_pages);
+
+/* Says where the share's memory is. Pre: weir_geometry_share. */
+void weir_geometry_bind_shared(struct weir_geometry *geometry, uint64_t base, uint64_t chunk_bytes);
+
+/* Makes the view of the tensors that are `shared`, or of those that are not. Uses the
+ * planes of `geometry`, which must be bound and outlive it. *view is NULL if
+ * there is no such tensor. `memory` as for create_in. -ENOMEM. */
+int weir_geometry_view(struct weir_memory *memory, struct weir_geometry **view,
+                       const struct weir_geometry *geometry, bool shared);
+void weir_geometry_destroy_view(struct weir_geometry **view);
+
+static inline struct weir_host_place weir_geometry_place(const struct weir_geometry *g,
+                                                         const struct weir_geometry_tensor *t)
+{
+    if (t->shared)
+        return g->shared;
+    return (struct weir_host_place){ g->host_base, g->host_bytes, g->segment_stride,
+                                     g->chunk_bytes };
+}
+
 /* Address of a piece; the layer must exist in the tensor (layer_index >= 0). */
 static inline uint64_t weir_geometry_device(const struct weir_geometry *g, uint32_t tensor,
                                             uint32_t layer, weir_device_page page)
@@ -118,9 +170,10 @@ static inline uint64_t weir_geometry_host(const struct weir_geometry *g, uint32_
     const struct weir_geometry_tensor *t = &g->tensors[tensor];
     uint32_t index = (uint32_t)g->layer_index[(size_t)tensor * g->n_layers + layer];
     uint32_t i = (uint32_t)page.id - 1;
-    return g->host_base + t->host_offset + (i / g->segment_pages) * g->segment_stride +
-           index * t->host_layer_stride + (i % g->segment_pages) * t->host_page_stride +
-           token * t->host_token_stride;
+    uint64_t base = t->shared ? g->shared.base : g->host_base;
+    uint64_t stride = t->shared ? g->shared.segment_stride : g->segment_stride;
+    return base + t->host_offset + (i / g->segment_pages) * stride + index * t->host_layer_stride +
+           (i % g->segment_pages) * t->host_page_stride + token * t->host_token_stride;
 }
 
 #endif

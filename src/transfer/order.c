@@ -321,9 +321,15 @@ static int check_items(const weir_report_item *items, size_t n, const weir_log *
         if (items[i].rc != 0 && items[i].rc != -EIO && items[i].rc != -ECANCELED)
             return weir_invalid(log, "report: items[%zu].rc is %d, must be 0, -EIO or -ECANCELED",
                                 i, items[i].rc);
-        if (items[i].kind < WEIR_REPORT_STEP || items[i].kind > WEIR_REPORT_WRITE_BACK)
-            return weir_invalid(log, "report: items[%zu].kind is %u, must be 1..3", i,
+        if (items[i].kind < WEIR_REPORT_STEP || items[i].kind > WEIR_REPORT_PAGE)
+            return weir_invalid(log, "report: items[%zu].kind is %u, must be 1..4", i,
                                 items[i].kind);
+        if (items[i].kind == WEIR_REPORT_PAGE &&
+            (items[i].rc != -EIO || items[i].number > INT32_MAX))
+            return weir_invalid(log,
+                                "report: items[%zu] is of page %" PRIu64 " with rc %d, must be a "
+                                "page with -EIO",
+                                i, items[i].number, items[i].rc);
     }
     return 0;
 }

@@ -83,7 +83,7 @@ static struct weir_copy make_copy(uint64_t row_bytes, uint64_t rows, uint64_t de
 void weir_copies_begin(struct weir_copies *it, const struct weir_geometry *geometry,
                        uint32_t tensor, uint32_t layer, struct weir_run run)
 {
-    *it = (struct weir_copies){ .geometry = geometry };
+    *it = (struct weir_copies){ 0 };
     int32_t index = geometry->layer_index[(size_t)tensor * geometry->n_layers + layer];
     if (index < 0 || run.count <= 0)
         return;
@@ -93,6 +93,7 @@ void weir_copies_begin(struct weir_copies *it, const struct weir_geometry *geome
     uint64_t page_tokens = geometry->page_tokens;
     bool device_dense = device_stride == t->page_bytes;
 
+    it->place = weir_geometry_place(geometry, t);
     it->blocks = 1;
     if (t->host_contiguous && device_dense && t->host_page_stride == t->page_bytes) {
         uint64_t bytes = pages * t->page_bytes;
@@ -148,14 +149,15 @@ bool weir_copies_next(struct weir_copies *it, struct weir_copy *copy)
 {
     if (it->rest.rows == 0 && !next_block(it))
         return false;
-    const struct weir_geometry *g = it->geometry;
+    const struct weir_host_place *place = &it->place;
     const struct weir_copy *rest = &it->rest;
-    if (g->chunk_bytes == 0) {
+    if (place->chunk_bytes == 0) {
         *copy = take_rows(it, rest->rows);
         return true;
     }
 
-    uint64_t room = g->chunk_bytes - (rest->host + it->row_done - g->host_base) % g->chunk_bytes;
+    uint64_t done = rest->host + it->row_done - place->base;
+    uint64_t room = place->chunk_bytes - done % place->chunk_bytes;
     uint64_t row_left = rest->row_bytes - it->row_done;
     if (row_left > room) {
         *copy = take_part(it, room);

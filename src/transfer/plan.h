@@ -60,7 +60,7 @@ struct weir_copy {
  * `rest` holds what is left of the present block; of its first row, row_done
  * bytes are given out. */
 struct weir_copies {
-    const struct weir_geometry *geometry;
+    struct weir_host_place place; /* of the tensor */
     struct weir_copy block;
     struct weir_copy rest;
     uint64_t row_done;

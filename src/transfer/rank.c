@@ -46,6 +46,16 @@ static bool write_can_start(struct weir_rank *rank, uint64_t step)
     return true;
 }
 
+/* The pages of the write-back that was just enqueued are to be hashed. */
+static uint64_t check_write(struct weir_rank *rank, uint32_t n, uint64_t number, bool failed)
+{
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    if (rank->share)
+        weir_engine_my_block(&rank->engine, n, number, &begin, &end);
+    return weir_checks_write(&rank->checks, rank->engine.moves, n, begin, end, failed);
+}
+
 static void start_write(struct weir_rank *rank, uint64_t step, bool failed)
 {
     struct weir_rank_step *record = weir_rank_record(rank, step);
@@ -58,8 +68,10 @@ static void start_write(struct weir_rank *rank, uint64_t step, bool failed)
 
     uint32_t end = (rank->first_write + rank->n_writes++) % rank->max_writes;
     rank->writes[end].number = record->write_number;
-    weir_engine_write_back(&rank->engine, weir_rank_take_held(rank, &record->held_write), failed,
-                           &rank->writes[end].ticket);
+    struct weir_ticket *ticket = &rank->writes[end].ticket;
+    uint32_t n = weir_rank_take_held(rank, &record->held_write);
+    weir_engine_write_back(&rank->engine, n, record->write_number, failed, ticket);
+    rank->writes[end].check_end = check_write(rank, n, record->write_number, ticket->rc != 0);
     record->write_due = false;
     rank->n_write_due--;
 }
@@ -139,6 +151,10 @@ static int check_order(struct weir_rank *rank, const weir_order *order)
         return weir_invalid(&rank->log, "order: pools of %u and %u pages, must be %u and %u",
                             order->device_pages, order->host_pages, geometry->device_pages,
                             geometry->host_pages);
+    if (rank->share && !atomic_load(&rank->share->complete))
+        return weir_invalid(&rank->log,
+                            "the share is for %u ranks: all must be open before a step begins",
+                            rank->share->n_ranks);
     for (uint32_t i = 0; i < order->n_joins; i++)
         if (weir_rank_has_record(rank, order->joins[i]) &&
             !weir_rank_record(rank, order->joins[i])->load_state)

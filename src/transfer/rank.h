@@ -28,8 +28,10 @@
 
 #include "base/bitmap.h"
 #include "pool/host_memory.h"
+#include "transfer/checks.h"
 #include "transfer/engine.h"
 #include "transfer/fences.h"
+#include "transfer/host_share.h"
 
 #include <weir/rank.h>
 
@@ -58,6 +60,7 @@ struct weir_rank_step {
     enum weir_load_state load_state;
     uint32_t slot;
     struct weir_ticket load;
+    uint64_t check_end;    /* of the load's pages in the queue of checks */
     uint64_t joins;        /* bit i: step - 1 - i */
     uint64_t load_fences;  /* likewise */
     uint64_t write_fences; /* likewise; the step itself goes without saying */
@@ -73,6 +76,7 @@ struct weir_held_move {
 
 struct weir_rank_write {
     uint64_t number;
+    uint64_t check_end;
     struct weir_ticket ticket;
 };
 
@@ -81,7 +85,9 @@ struct weir_rank {
     weir_device *device;
     weir_log log;
     struct weir_geometry *geometry;
-    struct weir_host_memory *host;
+    struct weir_host_memory *host; /* NULL: all tensors lie in the share, or no host tier */
+    weir_host_share *share;        /* NULL: none */
+    struct weir_share_place share_place;
     uint64_t device_base; /* of planes of the rank's own; 0: none */
     struct weir_engine engine;
     struct weir_fences fences;
@@ -98,8 +104,9 @@ struct weir_rank {
     uint32_t n_free_held;
     struct weir_bitmap device_seen; /* all clear between calls */
     struct weir_bitmap host_seen;
-    uint32_t n_items;        /* 2 * fences.n + max_writes */
+    uint32_t n_items;        /* 2 * fences.n + max_writes, and some for damaged pages */
     weir_report_item *items; /* [n_items] */
+    struct weir_checks checks;
     weir_rank_memory memory;
 };
 

@@ -49,6 +49,7 @@ static void enter(struct weir_rank *rank, uint64_t step, uint32_t n, bool failed
                                   stream) != 0;
     weir_engine_load(&rank->engine, record->slot, n, failed, &record->load);
     record->load_state = WEIR_LOAD_ENTERED;
+    record->check_end = weir_checks_load(&rank->checks, rank->engine.moves, n);
 }
 
 static bool has_passed(struct weir_rank *rank, uint64_t step)

@@ -9,6 +9,8 @@
 #define DEFAULT_STEPS 16u
 #define DEFAULT_WRITE_BACKS 64u
 #define DEFAULT_ENQUEUE_US 200u
+#define DEFAULT_CHECKSUM_BYTES (8u << 20)
+#define DAMAGED_ITEMS 16u
 #define MAX_PAGES (1u << 30)
 
 void weir_rank_params_init(weir_rank_params *params)
@@ -61,6 +63,66 @@ static int check_params(const weir_rank_params *params)
 
 /* ---- Parts ---------------------------------------------------------------- */
 
+/* Of the limit, what another pool leaves; 0 stays: no limit. */
+static uint64_t limit_left(uint64_t limit, uint64_t taken)
+{
+    return limit > taken ? limit - taken : limit ? 1 : 0;
+}
+
+static int open_host_pool(struct weir_rank *rank, const weir_rank_params *params)
+{
+    struct weir_geometry *geometry = rank->geometry;
+    if (geometry->host_bytes == 0)
+        return 0;
+    struct weir_host_memory_params host = {
+        .bytes = geometry->host_bytes,
+        .granule = geometry->segment_stride ? geometry->segment_stride : 1,
+        .bytes_limit = params->host_bytes_limit,
+        .touch_threads = params->touch_threads,
+        .memory = &rank->heap,
+    };
+    int rc = weir_host_memory_create(&rank->host, rank->device, &host, &rank->log);
+    if (rc == 0)
+        rank->memory.host_pool_bytes = rank->host->bytes;
+    return rc;
+}
+
+static int join_share(struct weir_rank *rank, const weir_rank_params *params)
+{
+    struct weir_geometry *geometry = rank->geometry;
+    struct weir_share_join join = {
+        .device = rank->device,
+        .geometry = geometry,
+        .bytes_limit = limit_left(params->host_bytes_limit, rank->memory.host_pool_bytes),
+        .touch_threads = params->touch_threads,
+        .checksums = params->checksums,
+        .log = &rank->log,
+    };
+    int rc = weir_host_share_join(params->share, &join, &rank->share_place);
+    if (rc)
+        return rc;
+    rank->share = params->share;
+    rank->memory.shared_host_bytes = rank->share->memory->bytes;
+    weir_geometry_bind_shared(geometry, (uintptr_t)rank->share->memory->base,
+                              rank->share->memory->chunk_bytes);
+    return 0;
+}
+
+static int open_share(struct weir_rank *rank, const weir_rank_params *params)
+{
+    struct weir_geometry *geometry = rank->geometry;
+    uint32_t n_replicated = 0;
+    for (uint32_t i = 0; i < geometry->n_tensors; i++)
+        n_replicated += geometry->tensors[i].replicated;
+    if (n_replicated == 0 || geometry->host_pages == 0)
+        return weir_invalid(&rank->log,
+                            "params.share is for replicated tensors in a host tier: there are %u "
+                            "tensors and %u host pages",
+                            n_replicated, geometry->host_pages);
+    weir_geometry_share(geometry, params->segment_pages);
+    return 0;
+}
+
 static int open_pools(struct weir_rank *rank, const weir_rank_params *params)
 {
     weir_device *device = rank->device;
@@ -76,19 +138,11 @@ static int open_pools(struct weir_rank *rank, const weir_rank_params *params)
         }
         rank->memory.device_pool_bytes = bytes;
     }
-    if (params->host_pages > 0) {
-        struct weir_host_memory_params host = {
-            .bytes = geometry->host_bytes,
-            .granule = geometry->segment_stride ? geometry->segment_stride : 1,
-            .bytes_limit = params->host_bytes_limit,
-            .touch_threads = params->touch_threads,
-            .memory = &rank->heap,
-        };
-        int rc = weir_host_memory_create(&rank->host, device, &host, &rank->log);
-        if (rc)
-            return rc;
-        rank->memory.host_pool_bytes = rank->host->bytes;
-    }
+    int rc = open_host_pool(rank, params);
+    if (rc == 0 && params->share)
+        rc = join_share(rank, params);
+    if (rc)
+        return rc;
     weir_geometry_bind(geometry, rank->device_base, rank->host ? (uintptr_t)rank->host->base : 0,
                        rank->host ? rank->host->chunk_bytes : 0);
     return 0;
@@ -103,6 +157,7 @@ static int register_pools(struct weir_rank *rank)
     if (rc == 0 && geometry->host_pages > 0)
         rc = device->ops->pool_register(device, geometry->host_pages, geometry->n_tensors,
                                         geometry->n_layers, &rank->engine.host_pool);
+    rank->engine.shared_pool = rank->share_place.pool;
     if (rc)
         weir_log_line(&rank->log, WEIR_LOG_ERROR, "registering the pools failed with %s",
                       weir_error_name(rc));
@@ -112,7 +167,7 @@ static int register_pools(struct weir_rank *rank)
 static int open_queues(struct weir_rank *rank)
 {
     uint32_t n_held = rank->engine.max_moves;
-    rank->n_items = 2 * rank->fences.n + rank->max_writes;
+    rank->n_items = 2 * rank->fences.n + rank->max_writes + DAMAGED_ITEMS;
     rank->writes = weir_memory_take(&rank->heap, rank->max_writes, sizeof *rank->writes);
     rank->items = weir_memory_take(&rank->heap, rank->n_items, sizeof *rank->items);
     if (n_held > 0)
@@ -136,6 +191,7 @@ static int open_queues(struct weir_rank *rank)
 
 static void sum_memory(struct weir_rank *rank)
 {
+    rank->memory.device_other_bytes = weir_engine_device_bytes(&rank->engine);
     rank->memory.pinned_bytes =
         weir_engine_pinned_bytes(&rank->engine) + rank->fences.n * sizeof *rank->fences.words;
     rank->memory.other_bytes = rank->heap.bytes;
@@ -151,8 +207,29 @@ static int open_engine(struct weir_rank *rank, const weir_rank_params *params, u
         .exclusive_sms = params->exclusive_sms,
         .captured_waits = params->captured_waits,
         .memory = &rank->heap,
+        .share_ranks = rank->share ? rank->share->n_ranks : 0,
+        .share_index = rank->share_place.index,
     };
     return weir_engine_create(&rank->engine, rank->device, rank->geometry, &engine, &rank->log);
+}
+
+static int open_checks(struct weir_rank *rank, const weir_rank_params *params)
+{
+    const struct weir_geometry *own = rank->geometry;
+    const struct weir_geometry *shared = NULL;
+    if (rank->share) {
+        own = rank->engine.own.view;
+        shared = rank->engine.other.view;
+    }
+    int rc =
+        weir_checks_create(&rank->checks, &rank->heap, params->checksums,
+                           params->checksum_bytes ? params->checksum_bytes : DEFAULT_CHECKSUM_BYTES,
+                           rank->geometry->host_pages, rank->engine.max_moves, own, shared,
+                           rank->share ? rank->share->sums : NULL);
+    if (rc)
+        weir_log_line(&rank->log, WEIR_LOG_ERROR, "no memory for checksums of %u pages",
+                      rank->geometry->host_pages);
+    return rc;
 }
 
 static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
@@ -163,6 +240,8 @@ static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
     int rc = weir_geometry_create_in(&rank->heap, &rank->geometry, params->shape, params->planes,
                                      params->device_pages, params->host_layout, params->host_pages,
                                      params->segment_pages, &rank->log);
+    if (rc == 0 && params->share)
+        rc = open_share(rank, params);
     if (rc == 0)
         rc = open_pools(rank, params);
     if (rc == 0)
@@ -174,6 +253,8 @@ static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
                                 params->first_step ? params->first_step : 1, &rank->log);
     if (rc == 0)
         rc = open_queues(rank);
+    if (rc == 0)
+        rc = open_checks(rank, params);
     return rc;
 }
 
@@ -188,11 +269,14 @@ static void close_parts(struct weir_rank *rank)
             device->ops->pool_unregister(device, pools[i]);
     weir_fences_destroy(&rank->fences);
     weir_host_memory_destroy(&rank->host);
+    if (rank->share)
+        weir_host_share_leave(rank->share, rank->share_place.index);
     if (rank->device_base)
         device->ops->memory_free(device, rank->device_base);
     weir_geometry_destroy(&rank->geometry);
     weir_bitmap_destroy(&rank->device_seen);
     weir_bitmap_destroy(&rank->host_seen);
+    weir_checks_destroy(&rank->checks);
     weir_memory_give(&rank->heap, rank->writes, rank->max_writes, sizeof *rank->writes);
     weir_memory_give(&rank->heap, rank->items, rank->n_items, sizeof *rank->items);
     weir_memory_give(&rank->heap, rank->held, n_held, sizeof *rank->held);
@@ -235,8 +319,10 @@ int weir_rank_open(weir_rank **rank, weir_device *device, const weir_rank_params
     atomic_fetch_add(&device->users, 1);
     weir_log_line(&made->log, WEIR_LOG_INFO,
                   "rank opened: device pool %" PRIu64 " bytes, host pool %" PRIu64
-                  " bytes, pinned words %" PRIu64 " bytes, all else %" PRIu64 " bytes",
+                  " bytes, of a share %" PRIu64 " bytes, copy tables %" PRIu64
+                  " bytes, pinned words and tables %" PRIu64 " bytes, all else %" PRIu64 " bytes",
                   made->memory.device_pool_bytes, made->memory.host_pool_bytes,
+                  made->memory.shared_host_bytes, made->memory.device_other_bytes,
                   made->memory.pinned_bytes, made->memory.other_bytes);
     *rank = made;
     return 0;

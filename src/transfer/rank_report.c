@@ -11,13 +11,20 @@ struct gathering {
     struct weir_rank *rank;
     size_t capacity; /* bytes */
     size_t n;
-    bool full; /* something was left for the next call */
-    bool lost; /* the device: nothing more will end */
+    uint64_t bytes; /* that may still be hashed */
+    bool full;      /* something was left for the next call */
+    bool lost;      /* the device: nothing more will end */
 };
+
+static bool has_item_room(const struct gathering *gathering)
+{
+    return weir_report_bytes(gathering->n + 1) <= gathering->capacity &&
+           gathering->n < gathering->rank->n_items;
+}
 
 static bool take(struct gathering *gathering, weir_report_kind kind, uint64_t number, int rc)
 {
-    if (weir_report_bytes(gathering->n + 1) > gathering->capacity) {
+    if (!has_item_room(gathering)) {
         gathering->full = true;
         return false;
     }
@@ -50,6 +57,25 @@ static bool ticket_over(struct gathering *gathering, enum weir_direction directi
     return ended || gathering->lost;
 }
 
+/* Whether all pages of a load have been held against their checksums. Those that
+ * have changed are reported on the way, before the load. */
+static bool checked(struct gathering *gathering, const struct weir_rank_step *record)
+{
+    struct weir_checks *checks = &gathering->rank->checks;
+    for (;;) {
+        if (!has_item_room(gathering)) {
+            gathering->full = true;
+            return false;
+        }
+        int32_t host;
+        enum weir_check_result result =
+            weir_checks_load_on(checks, record->check_end, &gathering->bytes, &host);
+        if (result != WEIR_CHECK_BAD)
+            return result == WEIR_CHECK_DONE;
+        take(gathering, WEIR_REPORT_PAGE, (uint64_t)host, -EIO);
+    }
+}
+
 static void gather_loads(struct gathering *gathering)
 {
     struct weir_rank *rank = gathering->rank;
@@ -58,10 +84,13 @@ static void gather_loads(struct gathering *gathering)
         if (!record->load_due)
             continue;
         int rc = -ECANCELED;
-        if (record->load_state != WEIR_LOAD_DROPPED &&
-            (record->load_state == WEIR_LOAD_HELD ||
-             !ticket_over(gathering, WEIR_LOAD, &record->load, &rc)))
-            continue;
+        if (record->load_state != WEIR_LOAD_DROPPED) {
+            if (record->load_state == WEIR_LOAD_HELD)
+                continue;
+            bool over = ticket_over(gathering, WEIR_LOAD, &record->load, &rc);
+            if (!checked(gathering, record) || !over)
+                continue;
+        }
         if (!take(gathering, WEIR_REPORT_LOAD, step, rc))
             return;
         record->load_due = false;
@@ -91,8 +120,14 @@ static void gather_writes(struct gathering *gathering)
     while (rank->n_writes > 0) {
         const struct weir_rank_write *write = &rank->writes[rank->first_write];
         int rc;
-        if (!ticket_over(gathering, WEIR_WRITE_BACK, &write->ticket, &rc) ||
-            !take(gathering, WEIR_REPORT_WRITE_BACK, write->number, rc))
+        if (!ticket_over(gathering, WEIR_WRITE_BACK, &write->ticket, &rc))
+            return;
+        if (rc)
+            weir_checks_skip_writes(&rank->checks, write->check_end);
+        else if (weir_checks_write_on(&rank->checks, write->check_end, &gathering->bytes) !=
+                 WEIR_CHECK_DONE)
+            return;
+        if (!take(gathering, WEIR_REPORT_WRITE_BACK, write->number, rc))
             return;
         rank->first_write = (rank->first_write + 1) % rank->max_writes;
         rank->n_writes--;
@@ -111,6 +146,7 @@ int weir_rank_report(weir_rank *rank, void *report, size_t capacity, size_t *byt
     struct gathering gathering = {
         .rank = rank,
         .capacity = capacity,
+        .bytes = rank->checks.bytes,
         .lost = rank->device->ops->status(rank->device) != 0,
     };
     gather_steps(&gathering);

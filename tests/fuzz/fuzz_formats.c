@@ -172,7 +172,7 @@ static void encode_report(struct input *input)
     for (size_t i = 0; i < n_items; i++)
         items[i] = (weir_report_item){ .number = take_below(input, 256),
                                        .rc = results[take_below(input, 4)],
-                                       .kind = take_below(input, 5) };
+                                       .kind = take_below(input, 6) };
     if (weir_report_encode(items, n_items, bytes, sizeof bytes, &n, NULL) != 0)
         return;
     const weir_report_item *decoded;
