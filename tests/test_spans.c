@@ -353,7 +353,7 @@ static size_t pages_hit(struct rig *r, const char *letters, unsigned char conten
 {
     weir_span image;
     weir_key key = key_with_image(r, letters, 0, &image, content);
-    weir_hit hit;
+    weir_hit hit = { 0 };
     gives(r, weir_cache_peek(r->cache, &key, &hit), 0);
     return hit.n_tokens / r->t;
 }
@@ -369,7 +369,7 @@ static void chat(struct rig *r, const char *letters, size_t of_key, unsigned cha
     weir_seq seq;
     gives(r, weir_seq_open(&seq, r->cache, &key, NULL), 0);
     memset(&image, 0xff, sizeof image); /* a copy was made */
-    weir_hit hit;
+    weir_hit hit = { 0 };
     gives(r, rig_reserve(r, seq, (strlen(letters)) * r->t, &hit), 0);
     cr_expect(eq(sz, hit.n_tokens / r->t, want_hit), "%s", letters);
     key = rig_key(r, letters, 0);
