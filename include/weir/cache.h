@@ -66,6 +66,20 @@ typedef struct weir_step {
  *   eviction        policy of the device tier; default "lru"
  *   host_eviction   of the host tier; default: as eviction
  *   write_back      default "write_through"
+ *   priorities      sequences may give their pages priorities up to this, 0..15;
+ *                   default 0: none, since each page of either tier then takes 8
+ *                   bytes a priority and 20 more of host memory
+ *   max_pins        pins at a time (weir/pin.h), 0..65535; default 64. With 0
+ *                   each page takes 2 bytes less
+ *   max_pinned      share of each tier that they may keep, 0..1; default 0.25
+ *   host_drops_duplicates  the host tier gives up copies that device memory holds
+ *                   too, and is not about to give up, before only copies. Default
+ *                   false: such a page is lost when device memory gives it up,
+ *                   unless it has been hit again or the write-back policy then
+ *                   wants a copy, as "write_back" does
+ *   ns_per_token    what a token of a prompt takes to compute, and
+ *   link_bytes_per_second  what all ranks load together: see weir_hit; default
+ *                   0: unknown. weir_cache_set_rates changes both
  *   eviction_policy       a caller's own policy of the device tier, which wins
  *                   over `eviction`; all its functions must be there. The cache
  *                   keeps the pointer. Default NULL: by name
@@ -75,8 +89,8 @@ typedef struct weir_step {
  *                   `write_back` if its decide is not NULL
  *   log             default: silent; kept by the cache
  *   allocator       of all that the cache allocates: index, policies (a caller's
- *                   own by its create_in), sequences, orders; default: the C
- *                   library's */
+ *                   own by its create_in), priorities, pins, sequences, orders;
+ *                   default: the C library's */
 typedef struct weir_cache_params {
     uint32_t struct_size;
     uint32_t page_tokens;
@@ -91,6 +105,12 @@ typedef struct weir_cache_params {
     const char *eviction;
     const char *host_eviction;
     const char *write_back;
+    uint32_t priorities;
+    uint32_t max_pins;
+    double max_pinned;
+    bool host_drops_duplicates;
+    uint64_t ns_per_token;
+    uint64_t link_bytes_per_second;
     const weir_evict_policy *eviction_policy;
     const weir_evict_policy *host_eviction_policy;
     weir_write_policy write_policy;
@@ -106,8 +126,15 @@ WEIR_API void weir_cache_params_init(weir_cache_params *params) WEIR_NOEXCEPT;
 WEIR_API int weir_cache_create(weir_cache **cache, const weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Frees a cache and sets *cache to NULL; a NULL content is allowed. -EBUSY and
- * no effect: sequences are open, a step is open, or orders are in flight. */
+ * no effect: sequences are open, a step is open, orders are in flight, or pins
+ * are held. */
 WEIR_API int weir_cache_destroy(weir_cache **cache) WEIR_NOEXCEPT;
+
+/* Changes ns_per_token and link_bytes_per_second of weir_cache_params, since
+ * both depend on what else the server does: it may tell at any time what it
+ * measures. 0: unknown. */
+WEIR_API int weir_cache_set_rates(weir_cache *cache, uint64_t ns_per_token,
+                                  uint64_t link_bytes_per_second) WEIR_NOEXCEPT;
 
 /* ---- Looking up ---------------------------------------------------------- */
 
@@ -116,12 +143,26 @@ WEIR_API int weir_cache_destroy(weir_cache **cache) WEIR_NOEXCEPT;
  *   n_tokens   leading tokens that the index holds, in either tier
  *   n_device   of them, in device memory
  *   n_host     of them, in host memory only
- *   n_loading  of them, on their way to device memory */
+ *   n_loading  of them, on their way to device memory
+ *   load_ns    time to load those of n_host, after the loads that are in flight
+ *              already, which count whole; 0: nothing to load, or page_bytes or
+ *              link_bytes_per_second is unknown
+ *   compute_ns time to compute instead all from the first of n_host on; 0:
+ *              nothing to load, or ns_per_token is unknown
+ *   n_worth    leading tokens that WEIR_USE_HIT_IF_CHEAPER uses: up to the first
+ *              of n_host if load_ns and compute_ns are known and computing takes
+ *              less, else all of n_tokens
+ *
+ * In weir_reserved the last three are about all that the index held, also where
+ * less of it was used. */
 typedef struct weir_hit {
     size_t n_tokens;
     size_t n_device;
     size_t n_host;
     size_t n_loading;
+    uint64_t load_ns;
+    uint64_t compute_ns;
+    size_t n_worth;
 } weir_hit;
 
 /* Looks a key up without pinning or touching anything. */
@@ -134,10 +175,20 @@ WEIR_API int weir_cache_peek(const weir_cache *cache, const weir_key *key,
  *   compute_at_least  tokens at the prompt's end that are computed even if the
  *                     index holds them, since a forward pass needs an input;
  *                     default 1
+ *   priority          of the pages that it takes from the index by its first
+ *                     reserve, and of those that it commits, each from then on;
+ *                     0..weir_cache_params.priorities, default 0; a higher one
+ *                     is kept longer by the eviction policies that look at it
+ *   ttl_ns            how long a page has this priority by the clock of
+ *                     weir_cache_poll; default 0: for ever. Then it is not given
+ *                     up but has the next lower priority that another sequence
+ *                     gave it and that lives, or 0
  *   user              comes back in events; default NULL */
 typedef struct weir_seq_params {
     uint32_t struct_size;
     uint32_t compute_at_least;
+    uint32_t priority;
+    uint64_t ttl_ns;
     void *user;
 } weir_seq_params;
 
@@ -157,11 +208,15 @@ WEIR_API int weir_seq_open(weir_seq *seq, weir_cache *cache, const weir_key *key
 WEIR_API int weir_seq_close(weir_seq *seq) WEIR_NOEXCEPT;
 
 #define WEIR_ALL_TOKENS SIZE_MAX
+#define WEIR_USE_HIT_IF_CHEAPER (SIZE_MAX - 1)
 
 /*   struct_size   written by weir_request_init
  *   use_hit       use at most so many leading tokens from the index (rounded
- *                 down to pages); default WEIR_ALL_TOKENS. Only the first
- *                 successful reserve of a sequence looks at it
+ *                 down to pages); default WEIR_ALL_TOKENS.
+ *                 WEIR_USE_HIT_IF_CHEAPER: those up to the first that is in host
+ *                 memory only, and the rest if loading takes no longer than
+ *                 computing, or it is unknown which does (weir_hit.n_worth). Only
+ *                 the first successful reserve of a sequence looks at it
  *   total_tokens  length for which the sequence is to have pages, counted from
  *                 its start, which may be less than the key's (a chunk at a
  *                 time); a smaller value than before changes nothing; required
@@ -199,7 +254,8 @@ typedef struct weir_reserved {
  *          back: the sequence now stands in line (a claim), and freed pages
  *          are set aside for it. Run a step, an empty one if there is no other,
  *          carry the reports, poll, and call again; an event says when
- * -ENOSPC  nothing in flight will help: close or preempt another sequence
+ * -ENOSPC  nothing in flight will help: close or preempt another sequence, or
+ *          unpin
  * -E2BIG   more than the whole device tier
  * -EIO     a load that the sequence uses has failed or is late: close it
  * -EBUSY   the cache is drained (weir_cache_drain), and this would take a load,
@@ -290,8 +346,9 @@ typedef struct weir_cache_event {
     size_t good_tokens;
 } weir_cache_event;
 
-/* Does what is due: fills the offered windows, gathers pages to write back,
- * serves claims, and returns up to `capacity` events in *n; the others come
+/* Does what is due: ends priorities whose time is over (some hundred pages a
+ * call, those that ended first), fills the offered windows, gathers pages to
+ * write back, serves claims, and returns up to `capacity` events in *n; the others come
  * with the next call. `events` may be NULL if capacity is 0. `now_ns` is the
  * caller's clock, never going back. Never blocks; well under a microsecond when
  * there is nothing to do. */
@@ -344,6 +401,11 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
     X(uint64_t, COUNTER, load_runs, "runs in loads, consecutive on both sides, cut at 32 pages")  \
     X(uint64_t, COUNTER, load_run_squares,                                                        \
       "sum of their squared lengths, for a page-weighted mean")                                   \
+    X(uint64_t, COUNTER, loaded_bytes, "bytes loaded, if page_bytes is known")                    \
+    X(uint64_t, COUNTER, write_runs, "runs in write-backs, likewise")                             \
+    X(uint64_t, COUNTER, write_run_squares, "sum of their squared lengths")                       \
+    X(uint64_t, COUNTER, written_bytes, "bytes written back, if page_bytes is known")             \
+    X(uint64_t, COUNTER, demoted_pages, "times that a page's priority ended")                     \
     X(uint64_t, COUNTER, steps, "steps ended")                                                    \
     X(uint64_t, GAUGE, orders_in_flight, "steps not retired")                                     \
     X(uint64_t, GAUGE, write_backs_in_flight, "write-backs not retired")                          \
@@ -353,7 +415,15 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
     X(uint64_t, GAUGE, device_free, "device pages free")                                          \
     X(uint64_t, GAUGE, device_offered, "device pages offered")                                    \
     X(uint64_t, GAUGE, host_free, "host pages free")                                              \
-    X(uint64_t, GAUGE, host_offered, "host pages offered")
+    X(uint64_t, GAUGE, host_offered, "host pages offered")                                        \
+    X(uint64_t, GAUGE, device_copies, "pages of the index in device memory")                      \
+    X(uint64_t, GAUGE, device_runs, "runs that they form: a page right behind its parent's")      \
+    X(uint64_t, GAUGE, host_copies, "pages of the index in host memory")                          \
+    X(uint64_t, GAUGE, host_runs, "runs that they form")                                          \
+    X(uint64_t, GAUGE, pins, "pins held")                                                         \
+    X(uint64_t, GAUGE, pinned_device_pages, "device pages that pins keep")                        \
+    X(uint64_t, GAUGE, pinned_host_pages, "host pages that pins keep")                            \
+    X(uint64_t, GAUGE, oldest_pin_ns, "age of the oldest pin by the clock of the polls, 0: none")
 
 /* struct_size must be set to sizeof(weir_stats) before the call. */
 typedef struct weir_stats {

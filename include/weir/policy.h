@@ -4,7 +4,18 @@
 
 /* What is given up first, and what is written back when.
  *
- * Eviction policies, by name: "lru", "slru", "lfu", "fifo", "mru", "filo".
+ * Eviction policies, by name: "lru", "slru", "lfu", "fifo", "mru", "filo";
+ * "priority": the lowest priority first, the least recently used of equal ones;
+ * "cost": by what it is expected to cost to compute the page again, the least
+ *
+ *     last_use + span * chance * (1 + priority) * dearness
+ *
+ * first, where dearness = (1 + first / 32768) * tokens / bytes, that of a first
+ * page being 1; `first` is the place of the page's first token, since attention
+ * costs as much as all else at about 32,768 tokens of context; chance is 1 for a
+ * page that was asked for again and 1/8 for others; span is the time that a page
+ * of no weight lives without being used. Only these two look at priorities.
+ *
  * Write-back policies: "write_through" writes a page when it is committed (or
  * hit, if it has lost its host copy); "write_through_selective(n)" once it has
  * been used n times, n 1..1000, "write_through_selective" alone meaning 2;
@@ -13,12 +24,11 @@
  * pressure, which is while both hold:
  *   - at most a 16th of it is free or offered beyond the share that it keeps so
  *     anyway, so that a page costs another one its place
- *   - fewer than one page was hit there for four that were written, since the
- *     cache was made
+ *   - fewer than one page was hit there for four that were written lately
  * The second tells a full tier that is large enough from one that is too small:
  * by replay of public traces the first alone halves the hits of a large tier,
  * and with both a large one hits what write_through does, while one that is too
- * small is written 1.7 to 8.5 times less often and hits more.
+ * small is written 1.3 to 12 times less often and hits more.
  *
  * A server may pass its own of either kind: weir_cache_params. */
 
@@ -36,13 +46,19 @@ extern "C" {
  *   depth     its place in its prefix, 0 for the first page
  *   last_use  when it was last used, by the index's clock, which each use and
  *             each commit moves on
- *   since     when it entered this tier, by the same clock */
+ *   since     when it entered this tier, by the same clock
+ *   priority  the highest that was given to it and has not ended; 0: none
+ *   tokens    of a page, so that depth * tokens is its first token's place
+ *   bytes     of a page over all ranks; 0: unknown */
 typedef struct weir_evict_entry {
     uint32_t entry;
     uint32_t hits;
     uint32_t depth;
     uint64_t last_use;
     uint64_t since;
+    uint32_t priority;
+    uint32_t tokens;
+    uint64_t bytes;
 } weir_evict_entry;
 
 /* An eviction policy: keeps the entries that may be evicted now in the order
@@ -57,7 +73,8 @@ typedef struct weir_evict_entry {
  *   add      the entry may now be evicted
  *   use      the entry was used by a request; called whether it may be evicted
  *            now or not, with last_use and hits already advanced
- *   remove   the entry may not be evicted for now (no-op if it was not added)
+ *   remove   the entry may not be evicted for now (no-op if it was not added).
+ *            When its priority ends while it is there, it is removed and added
  *   forget   the entry has left the tier; what was learnt of it is dropped
  *   next     takes out and returns the entry to give up, one that was added and
  *            not removed, forgotten or given up since; -1 if there is none. It
@@ -97,14 +114,15 @@ typedef enum weir_write_answer {
 } weir_write_answer;
 
 /*   event  why the policy is asked
- *   hits, depth  as in weir_evict_entry
+ *   hits, depth, priority  as in weir_evict_entry
  *   bytes  of the page
  *   host_pages   of the host tier
  *   host_room    of them, free or offered
  *   host_window  of them, to be kept free or offered: a full tier's host_room
  *                is about this
- *   host_hits    pages that requests have found in host memory only so far
- *   host_written pages that have been written back so far
+ *   host_hits    pages that requests have lately found in host memory only
+ *   host_written pages that have lately been written back. Lately: both are
+ *                halved when as many have been written as the tier has pages
  * Pages committed or hit together are asked about before any of them is given
  * a host page. */
 typedef struct weir_write_facts {
@@ -117,6 +135,7 @@ typedef struct weir_write_facts {
     uint32_t host_window;
     uint64_t host_hits;
     uint64_t host_written;
+    uint32_t priority;
 } weir_write_facts;
 
 /* A write-back policy: pure, called on the cache's thread.

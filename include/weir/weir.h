@@ -20,6 +20,7 @@
 #include <weir/lifecycle.h>
 #include <weir/order.h>
 #include <weir/page_pool.h>
+#include <weir/pin.h>
 #include <weir/policy.h>
 #include <weir/radix.h>
 #include <weir/rank.h>

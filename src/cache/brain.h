@@ -15,27 +15,35 @@
  *
  * Files: tier.c moves entries in and out of the tiers; entry.c makes and drops
  * them; write.c queues write-backs; key.c deals with keys and their spans;
- * cancel.c finds the transfers that nobody wants any more; fail.c tells sequences
- * what they have lost; deadline.c, when a load is late. seq.c, reserve.c, step.c,
- * report.c, forget.c, drain.c, rank_lost.c and export.c (with table.h) are the
- * calls; stats.c writes the counters; check.c recomputes all of this.
+ * priority.c and pin.c keep pages longer (see retention.h); duplicates.c says
+ * which host copies the device also holds; runs.c counts runs; break_even.c
+ * weighs a load; cancel.c finds the transfers that nobody wants any more; fail.c
+ * tells sequences what they have lost; deadline.c, when a load is late. seq.c,
+ * reserve.c, step.c, report.c, forget.c, drain.c, rank_lost.c and export.c (with
+ * table.h) are the calls; stats.c writes the counters; check.c recomputes all of
+ * this.
  *
  * Words: a copy is *hot* if it is in a tier, is not offered there and is not
  * being cleaned (written back in order to be offered). An entry is
  * a *candidate* of a tier if its copy there is hot, its page has no pins, and
  * none of its children has a hot copy there: so leaves go before parents. A
- * device page is *held* while a sequence has it in its table.
+ * device page is *held* while a sequence has it in its table or a pin keeps it.
  *
  * Invariants (weir_cache_check):
  *   - a page of the radix tree is a live entry with a copy in a tier; every
  *     page with an owner is the copy of that entry, and the other way round
- *   - pins of a page = sequences that hold it + tickets that move it
+ *   - pins of a page = sequences that hold it + tickets that move it, + 1 if
+ *     there is a weir_pin that keeps it
  *   - no path is longer than the device tier: who made its last page held all of it
  *   - kids_hot[t] = children with a hot copy in t; a hot device copy has a hot
  *     device copy above it, so a path in use is never cut
  *   - the policy of a tier has been given exactly its candidates
  *   - a page without owner and pins is free
- *   - n_held = device pages that sequences hold; n_pending = those that only
+ *   - duplicates, if there are any, holds exactly the host tier's candidates
+ *     whose device copy is hot and has arrived
+ *   - RUN_DEVICE, RUN_HOST: exactly the copies whose page lies right behind
+ *     their parent's; n_joined is their number, n_copies that of all copies
+ *   - n_held = device pages that are held; n_pending = those that only
  *     tickets pin; n_cleaning = entries being cleaned; n_claimed = sum of claims
  *   - a step's or a write-back's pages are linked in exactly one ticket, and
  *     each page's `mover` names it
@@ -51,6 +59,8 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "cache/break_even.h"
+#include "cache/retention.h"
 #include "policy/heap.h"
 
 enum tier_id {
@@ -63,12 +73,17 @@ enum entry_flag {
     ENTRY_LIVE = 1 << 0,
     ENTRY_CANDIDATE_DEVICE = 1 << 1, /* << tier */
     ENTRY_CANDIDATE_HOST = 1 << 2,
-    ENTRY_LOADING = 1 << 3, /* the device copy has not arrived */
-    ENTRY_WRITING = 1 << 4, /* the host copy has not arrived */
-    ENTRY_CLEANING = 1 << 5 /* written back in order to be given up */
+    ENTRY_LOADING = 1 << 3,     /* the device copy has not arrived */
+    ENTRY_WRITING = 1 << 4,     /* the host copy has not arrived */
+    ENTRY_CLEANING = 1 << 5,    /* written back in order to be given up */
+    ENTRY_KEPT_DEVICE = 1 << 6, /* pinned there */
+    ENTRY_KEPT_HOST = 1 << 7,
+    ENTRY_RUN_DEVICE = 1 << 8, /* << tier: its page lies behind its parent's */
+    ENTRY_RUN_HOST = 1 << 9
 };
 
-#define MAX_HITS ((1u << 20) - 1)
+#define MAX_HITS ((1u << 16) - 1)
+#define MAX_PRIORITY ((1u << 4) - 1)
 
 /* One page of the index; its index in entries[] is its radix ref. There are as
  * many as pages of both tiers: what concerns one copy is kept by the copy's page. */
@@ -77,8 +92,9 @@ struct entry {
     uint32_t kids_hot[N_TIERS];
     uint64_t writer; /* step that computes it; 0: none in flight */
     uint32_t depth;
-    uint32_t hits : 20; /* at most MAX_HITS */
+    uint32_t hits : 16; /* at most MAX_HITS */
     uint32_t flags : 12;
+    uint32_t priority : 4; /* the highest that lives */
 };
 
 /* What its policy calls an entry is the number of its page here, less one. */
@@ -95,6 +111,8 @@ struct tier {
     int32_t *pages;              /* scratch of alloc, [most] */
     int32_t *owners;
     uint64_t evicted;
+    uint32_t n_copies; /* of entries */
+    uint32_t n_joined; /* of them, continue their parent's run */
 };
 
 /* Who moves a device page: n > 0, the load of flights[n - 1]; n < 0, the
@@ -132,6 +150,8 @@ struct seq {
     void *user;
     uint32_t generation;
     uint32_t compute_at_least;
+    uint32_t priority; /* for what it uses and commits */
+    uint64_t ttl_ns;
     int32_t root; /* held */
     int32_t *tokens;
     size_t tokens_capacity;
@@ -221,6 +241,10 @@ struct weir_cache {
     uint32_t n_held;
     uint32_t n_pending; /* device pages that only tickets pin */
     uint32_t n_cleaning;
+    struct weir_heap *duplicates; /* NULL: the host tier does not tell them */
+    struct priorities priorities;
+    struct pins pins;
+    struct rates rates;
 
     struct seq *seqs;
     uint32_t max_seqs;
@@ -233,6 +257,9 @@ struct weir_cache {
     weir_write_policy write_policy;
     struct page_chain write_queue; /* waits for an order */
     bool write_told;
+    uint64_t recent_written;   /* see weir_write_facts; halved by write.c */
+    uint64_t recent_host_hits; /* likewise */
+    uint64_t written_since;    /* they were halved last */
 
     uint64_t next_step;
     uint64_t next_write;
@@ -297,6 +324,9 @@ void weir_tier_update(weir_cache *cache, enum tier_id tier, int32_t ref);
 /* A request uses the entry: its place in the tiers' policies moves. */
 void weir_tier_use(weir_cache *cache, int32_t ref);
 
+/* The entry's priority has ended: the policies place it anew. */
+void weir_tier_reconsider(weir_cache *cache, int32_t ref);
+
 /* Offers candidates until `n` pages are free, offered, or (device tier) being
  * written back in order to be; returns how many are free or offered. */
 uint32_t weir_tier_make_room(weir_cache *cache, enum tier_id tier, uint32_t n);
@@ -340,6 +370,38 @@ void weir_entry_abandon_load(weir_cache *cache, int32_t ref);
 
 /* The load of a page that waited is in the order of `flight` now. */
 void weir_entry_order_load(weir_cache *cache, int32_t page, struct flight *flight);
+
+/* ---- duplicates.c -------------------------------------------------------- */
+
+int weir_duplicates_create(weir_cache *cache);
+bool weir_is_duplicate(const weir_cache *cache, int32_t ref);
+
+/* To be called when an entry's candidacy on the host, its device copy or its
+ * last use has changed. */
+void weir_duplicates_update(weir_cache *cache, int32_t ref);
+
+/* Takes out the entry whose host copy is to go first, there and in the host
+ * tier's policy, and returns what that calls it; -1: there is none. */
+int32_t weir_duplicates_next(weir_cache *cache);
+
+/* ---- runs.c -------------------------------------------------------------- */
+
+/* Whether an entry's page lies right behind its parent's. */
+bool weir_run_goes_on(const weir_cache *cache, enum tier_id tier, int32_t ref);
+
+/* An entry has got its page, or is about to lose it. */
+void weir_run_gain(weir_cache *cache, enum tier_id tier, int32_t ref);
+void weir_run_lose(weir_cache *cache, enum tier_id tier, int32_t ref);
+
+/* Adds a ticket's runs and the sum of their squared lengths. */
+void weir_run_count(const weir_cache *cache, const struct page_chain *chain, uint64_t *runs,
+                    uint64_t *squares);
+
+/* ---- break_even.c -------------------------------------------------------- */
+
+/* Fills load_ns, compute_ns and n_worth for a hit of n entries; returns the
+ * entries that are worth using. */
+uint32_t weir_hit_price(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *hit);
 
 /* ---- write.c ------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/brain.h"
 
+#include "policy/heap.h"
+
 #include <errno.h>
 
 /* ---- Creating ------------------------------------------------------------ */
@@ -16,6 +18,8 @@ void weir_cache_params_init(weir_cache_params *params)
         .max_write_backs = 64,
         .max_seqs = 4096,
         .offered = 0.05,
+        .max_pins = 64,
+        .max_pinned = 0.25,
         .eviction = "lru",
         .write_back = "write_through",
     };
@@ -45,6 +49,12 @@ static int check_params(const weir_cache_params *p)
         return weir_invalid(log, "max_seqs is %u, must be 1 to %u", p->max_seqs, 1u << 24);
     if (!(p->offered >= 0 && p->offered <= 0.5))
         return weir_invalid(log, "offered is %g, must be 0 to 0.5", p->offered);
+    if (p->priorities > MAX_PRIORITY)
+        return weir_invalid(log, "priorities is %u, must be 0 to %u", p->priorities, MAX_PRIORITY);
+    if (p->max_pins > MAX_PINS)
+        return weir_invalid(log, "max_pins is %u, must be 0 to %u", p->max_pins, MAX_PINS);
+    if (!(p->max_pinned >= 0 && p->max_pinned <= 1))
+        return weir_invalid(log, "max_pinned is %g, must be 0 to 1", p->max_pinned);
     return 0;
 }
 
@@ -92,6 +102,9 @@ static void give_table(weir_cache *cache, void *table, size_t n, size_t size)
 static void free_cache(weir_cache *cache)
 {
     weir_radix_destroy(&cache->radix);
+    weir_priority_destroy(cache);
+    weir_pin_destroy(cache);
+    weir_heap_destroy(&cache->duplicates);
     for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
         weir_tier_destroy(cache, id);
         give_table(cache, cache->moves[id], cache->n_moves, sizeof *cache->moves[id]);
@@ -170,6 +183,17 @@ static int build(weir_cache *cache, const weir_cache_params *p)
     rc = weir_tier_create(cache, HOST, p->host_pages, p->device_pages, p->offered, host);
     if (rc)
         return rc;
+    rc = weir_priority_create(cache, p->priorities);
+    if (rc)
+        return rc;
+    rc = weir_pin_create(cache, p->max_pins, p->max_pinned);
+    if (rc)
+        return rc;
+    if (p->host_pages && p->host_drops_duplicates) {
+        rc = weir_duplicates_create(cache);
+        if (rc)
+            return rc;
+    }
     return weir_radix_create(&cache->radix, p->page_tokens, cache->n_entries, &p->allocator);
 }
 
@@ -196,6 +220,7 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
         .page_bytes = params->page_bytes,
         .all_ranks = UINT64_MAX >> (64 - params->n_ranks),
         .log = params->log,
+        .rates = { params->ns_per_token, params->link_bytes_per_second },
         .n_entries = params->device_pages + params->host_pages,
         .max_seqs = params->max_seqs,
         .claim_first = -1,
@@ -235,10 +260,12 @@ int weir_cache_destroy(weir_cache **out)
     if (!out || !*out)
         return 0;
     const weir_cache *cache = *out;
-    if (cache->n_seqs || cache->step_open || cache->n_flights || cache->n_writes) {
+    if (cache->n_seqs || cache->step_open || cache->n_flights || cache->n_writes || cache->pins.n) {
         weir_log_line(&cache->log, WEIR_LOG_ERROR,
-                      "cache: busy, %u sequences open, %u steps and %u write-backs in flight",
-                      cache->n_seqs, cache->n_flights + cache->step_open, cache->n_writes);
+                      "cache: busy, %u sequences open, %u steps and %u write-backs in flight, %u "
+                      "pins held",
+                      cache->n_seqs, cache->n_flights + cache->step_open, cache->n_writes,
+                      cache->pins.n);
         return -EBUSY;
     }
     free_cache(*out);
@@ -281,6 +308,7 @@ int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
     uint32_t n = rc ? 0 : weir_radix_peek(cache->radix, root, &part, cache->path, cache->n_device);
     for (uint32_t i = 0; i < n; i++)
         count_hit(cache, cache->path[i], &found);
+    weir_hit_price(cache, cache->path, n, &found);
     *hit = found;
     return 0;
 }
@@ -322,5 +350,16 @@ int weir_cache_get_stats(const weir_cache *cache, weir_stats *stats)
     stats->device_offered = weir_page_pool_n_offered(device);
     stats->host_free = weir_page_pool_n_free(host);
     stats->host_offered = weir_page_pool_n_offered(host);
+    stats->loaded_bytes = stats->loaded_pages * cache->page_bytes;
+    stats->written_bytes = stats->written_pages * cache->page_bytes;
+    stats->device_copies = cache->tiers[DEVICE].n_copies;
+    stats->device_runs = cache->tiers[DEVICE].n_copies - cache->tiers[DEVICE].n_joined;
+    stats->host_copies = cache->tiers[HOST].n_copies;
+    stats->host_runs = cache->tiers[HOST].n_copies - cache->tiers[HOST].n_joined;
+    stats->pins = cache->pins.n;
+    stats->pinned_device_pages = cache->pins.n_pages[DEVICE];
+    stats->pinned_host_pages = cache->pins.n_pages[HOST];
+    stats->oldest_pin_ns =
+        cache->pins.n ? cache->now_ns - cache->pins.slots[cache->pins.oldest].since_ns : 0;
     return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/brain.h"
+#include "policy/heap.h"
 
 #include <errno.h>
 
@@ -12,8 +13,11 @@
 struct tally {
     uint32_t *pins[N_TIERS]; /* [pool size + 1] */
     uint32_t *users;         /* [device pages + 1] */
+    uint32_t *entry_pins;    /* [entries], scratch of weir_pin_fault */
+    uint32_t n_copies[N_TIERS], n_joined[N_TIERS];
     uint32_t n_live;
     uint32_t n_cleaning;
+    uint32_t n_duplicates;
 };
 
 static void tally_ticket(const weir_cache *cache, struct tally *tally,
@@ -35,6 +39,13 @@ static void tally_all(const weir_cache *cache, struct tally *tally)
                 tally->users[seq->pages[j].guard]++;
         }
     }
+    for (uint32_t ref = 0; ref < cache->n_entries; ref++) {
+        const struct entry *entry = &cache->entries[ref];
+        if (entry->flags & ENTRY_KEPT_DEVICE)
+            tally->users[entry->page[DEVICE]]++;
+        if (entry->flags & ENTRY_KEPT_HOST)
+            tally->pins[HOST][entry->page[HOST]]++;
+    }
     for (uint32_t page = 1; page <= weir_page_pool_size(cache->tiers[DEVICE].pool); page++)
         tally->pins[DEVICE][page] = tally->users[page];
     for (uint32_t i = 0; i < cache->max_steps; i++)
@@ -53,6 +64,11 @@ static void tally_all(const weir_cache *cache, struct tally *tally)
             continue;
         tally->n_live++;
         tally->n_cleaning += (entry->flags & ENTRY_CLEANING) != 0;
+        tally->n_duplicates += weir_is_duplicate(cache, (int32_t)ref);
+        for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+            tally->n_copies[id] += entry->page[id] != 0;
+            tally->n_joined[id] += (entry->flags & ENTRY_RUN_DEVICE << id) != 0;
+        }
     }
 }
 
@@ -89,7 +105,13 @@ static const char *entry_fault(const weir_cache *cache, int32_t ref)
             return "cache: a tier's candidates are not those of its policy";
         if (entry->page[id] && weir_page_pool_owner(cache->tiers[id].pool, entry->page[id]) != ref)
             return "cache: a copy's page belongs to another entry";
+        bool joined = (entry->flags & (ENTRY_RUN_DEVICE << id)) != 0;
+        if (joined != weir_run_goes_on(cache, id, ref))
+            return "cache: a copy's run goes on behind its parent's, or does not";
     }
+    if (cache->duplicates && weir_is_duplicate(cache, ref) &&
+        !weir_heap_has(cache->duplicates, (uint32_t)entry->page[HOST] - 1))
+        return "cache: the host tier does not know one of its duplicates";
     return NULL;
 }
 
@@ -134,6 +156,12 @@ static const char *count_fault(const weir_cache *cache, const struct tally *tall
         return "cache: the count of claims or sequences is wrong";
     if (tally->n_live != weir_radix_pages(cache->radix))
         return "cache: entries and index differ";
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++)
+        if (tally->n_copies[id] != cache->tiers[id].n_copies ||
+            tally->n_joined[id] != cache->tiers[id].n_joined)
+            return "cache: the count of a tier's copies or runs is wrong";
+    if (cache->duplicates && tally->n_duplicates != cache->duplicates->n)
+        return "cache: the host tier takes for duplicates what is none";
     if (tally->n_cleaning != cache->n_cleaning)
         return "cache: the count of entries being cleaned is wrong";
     return NULL;
@@ -230,6 +258,10 @@ static const char *find_fault(const weir_cache *cache, const struct tally *tally
         fault = ticket_fault(cache);
     if (!fault)
         fault = deadline_fault(cache);
+    if (!fault)
+        fault = weir_priority_fault(cache);
+    if (!fault)
+        fault = weir_pin_fault(cache, tally->entry_pins);
     return fault ? fault : count_fault(cache, tally);
 }
 
@@ -250,7 +282,8 @@ int weir_cache_check(const weir_cache *cache, const char **reason)
         for (enum tier_id id = DEVICE; id < N_TIERS; id++)
             tally.pins[id] = weir_memory_take(&memory, sizes[id], sizeof *tally.pins[id]);
         tally.users = weir_memory_take(&memory, sizes[DEVICE], sizeof *tally.users);
-        if (!tally.pins[DEVICE] || !tally.pins[HOST] || !tally.users) {
+        tally.entry_pins = weir_memory_take(&memory, cache->n_entries, sizeof *tally.entry_pins);
+        if (!tally.pins[DEVICE] || !tally.pins[HOST] || !tally.users || !tally.entry_pins) {
             rc = -ENOMEM;
         } else {
             tally_all(cache, &tally);
@@ -260,6 +293,7 @@ int weir_cache_check(const weir_cache *cache, const char **reason)
         for (enum tier_id id = DEVICE; id < N_TIERS; id++)
             weir_memory_give(&memory, tally.pins[id], sizes[id], sizeof *tally.pins[id]);
         weir_memory_give(&memory, tally.users, sizes[DEVICE], sizeof *tally.users);
+        weir_memory_give(&memory, tally.entry_pins, cache->n_entries, sizeof *tally.entry_pins);
     }
     if (rc == -EIO && reason)
         *reason = text;
@@ -300,9 +334,23 @@ static void mix_entry(const weir_cache *cache, uint64_t *digest, int32_t ref)
         e->hits,
         e->depth,
         e->flags,
+        e->priority,
+        weir_pin_count(cache, ref),
         weir_radix_last_use(cache->radix, ref),
     };
     mix(digest, words, sizeof words / sizeof *words);
+    const struct priorities *p = &cache->priorities;
+    if (p->n)
+        mix(digest, &p->until[(size_t)ref * p->n], p->n);
+}
+
+static void mix_pins(uint64_t *digest, const struct pins *pins)
+{
+    for (int32_t i = pins->oldest; i >= 0; i = pins->slots[i].newer) {
+        const struct pin *pin = &pins->slots[i];
+        uint64_t words[] = { pin->id, (uint64_t)pin->tip, pin->n_pages, pin->since_ns };
+        mix(digest, words, sizeof words / sizeof *words);
+    }
 }
 
 static void mix_seq(uint64_t *digest, const struct seq *seq)
@@ -316,6 +364,8 @@ static void mix_seq(uint64_t *digest, const struct seq *seq)
         seq->n_pages,
         seq->n_indexed,
         seq->n_claimed,
+        seq->priority,
+        seq->ttl_ns,
         (uint64_t)seq->claim_next,
         seq->fences.newest,
         seq->fences.before,
@@ -391,8 +441,13 @@ uint64_t weir_cache_digest(const weir_cache *cache)
             uint64_t words[] = { page, (uint64_t)cache->device_pages[page].partner };
             mix(&digest, words, 2);
         }
-    uint64_t words[] = { cache->next_step, cache->next_write, cache->n_claimed, cache->n_held,
-                         cache->n_pending, cache->n_cleaning, cache->draining };
+    mix_pins(&digest, &cache->pins);
+    uint64_t words[] = { cache->next_step,          cache->next_write,
+                         cache->n_claimed,          cache->n_held,
+                         cache->n_pending,          cache->n_cleaning,
+                         cache->draining,           cache->recent_written,
+                         cache->recent_host_hits,   cache->written_since,
+                         cache->rates.ns_per_token, cache->rates.bytes_per_second };
     mix(&digest, words, sizeof words / sizeof *words);
     return digest;
 }

@@ -64,6 +64,9 @@ static void remove_leaf(weir_cache *cache, int32_t ref)
         weir_entry_cancel_load(cache, entry->page[DEVICE]);
     else if (entry->page[DEVICE] && device_page->mover < 0)
         weir_cancel_count_write(cache, entry->page[DEVICE]);
+    if (entry->flags & (ENTRY_KEPT_DEVICE | ENTRY_KEPT_HOST))
+        weir_pin_forget(cache, ref);
+    weir_priority_forget(cache, ref);
     for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
         int32_t page = entry->page[id];
         if (!page)

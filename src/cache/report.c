@@ -249,6 +249,7 @@ int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events
         return weir_invalid(&cache->log, "poll: now_ns goes back from %llu to %llu",
                             (unsigned long long)cache->now_ns, (unsigned long long)now_ns);
     cache->now_ns = now_ns;
+    weir_priority_expire(cache);
 
     struct tier *device = &cache->tiers[DEVICE];
     uint32_t room = device->window > cache->n_claimed ? device->window : cache->n_claimed;

@@ -14,6 +14,7 @@ struct plan {
     uint32_t n_load; /* of them, without a device copy; set by pin_path */
     uint32_t n_new;  /* pages to compute; only if n_total fits the device tier */
     size_t n_total;  /* pages of the sequence */
+    weir_hit price;  /* load_ns, compute_ns and n_worth of what a first reserve found */
 };
 
 /* ---- Claims -------------------------------------------------------------- */
@@ -86,7 +87,7 @@ static size_t pages_for(const weir_cache *cache, size_t tokens)
 }
 
 /* Fills cache->path with the pages that a first reserve uses. */
-static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit)
+static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit, weir_hit *price)
 {
     if (seq->detached)
         return 0; /* its namespace was forgotten before it reserved */
@@ -94,13 +95,17 @@ static uint32_t match(weir_cache *cache, const struct seq *seq, size_t use_hit)
     if (usable > use_hit)
         usable = use_hit;
     weir_part part = weir_seq_part(cache, seq, 0, usable / cache->page_tokens);
-    return weir_radix_peek(cache->radix, seq->root, &part, cache->path, cache->n_device);
+    uint32_t n = weir_radix_peek(cache->radix, seq->root, &part, cache->path, cache->n_device);
+    uint32_t worth = weir_hit_price(cache, cache->path, n, price);
+    return use_hit == WEIR_USE_HIT_IF_CHEAPER ? worth : n;
 }
 
 static struct plan make_plan(weir_cache *cache, const struct seq *seq, size_t use_hit,
                              size_t total_tokens)
 {
-    struct plan plan = { .n_hit = seq->reserved ? 0 : match(cache, seq, use_hit) };
+    struct plan plan = { 0 };
+    if (!seq->reserved)
+        plan.n_hit = match(cache, seq, use_hit, &plan.price);
     size_t wanted = pages_for(cache, total_tokens);
     size_t have = (size_t)seq->n_pages + plan.n_hit;
     plan.n_total = wanted > have ? wanted : have;
@@ -226,13 +231,14 @@ static void fill_table(weir_cache *cache, struct seq *seq, const struct plan *pl
 }
 
 /* Counts the request and moves what it uses to the warm end. */
-static void count_use(weir_cache *cache, const struct plan *plan)
+static void count_use(weir_cache *cache, const struct seq *seq, const struct plan *plan)
 {
     uint32_t n_wanted = 0;
     for (uint32_t i = 0; i < plan->n_hit; i++) {
         int32_t ref = cache->path[i];
         struct entry *entry = &cache->entries[ref];
         entry->hits += entry->hits < MAX_HITS;
+        weir_priority_grant(cache, ref, seq->priority, seq->ttl_ns);
         weir_tier_use(cache, ref);
         if (cache->tiers[HOST].pool && !entry->page[HOST] &&
             weir_write_ask(cache, ref, WEIR_WRITE_ON_HIT) == WEIR_WRITE_NOW)
@@ -247,6 +253,7 @@ static void count_hit(weir_cache *cache, struct seq *seq, const struct plan *pla
     cache->stats.requests++;
     cache->stats.hit_pages_device += hit->n_device;
     cache->stats.hit_pages_host += hit->n_host;
+    cache->recent_host_hits += hit->n_host;
     cache->stats.hit_pages_loading += hit->n_loading;
     hit->n_tokens = (size_t)plan->n_hit * cache->page_tokens;
     hit->n_device *= cache->page_tokens;
@@ -313,7 +320,7 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
     weir_tier_alloc(cache, DEVICE, need, last_page_before(cache, seq, &plan), expect);
     weir_seq_drop_claim(cache, seq);
 
-    weir_hit hit = { 0 };
+    weir_hit hit = plan.price;
     bool first = !seq->reserved;
     if (first)
         weir_radix_touch(cache->radix, cache->path, plan.n_hit);
@@ -323,7 +330,7 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
     if (first) {
         seq->reserved = true;
         count_hit(cache, seq, &plan, &hit);
-        count_use(cache, &plan);
+        count_use(cache, seq, &plan);
     }
     if (reserved)
         *reserved = (weir_reserved){ .hit = hit };

@@ -87,6 +87,9 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
     if (params->struct_size != sizeof *params)
         return weir_invalid(&cache->log, "seq_open: params.struct_size is %u, not %zu",
                             params->struct_size, sizeof *params);
+    if (params->priority > cache->priorities.n)
+        return weir_invalid(&cache->log, "seq_open: priority is %u, must be 0 to %u",
+                            params->priority, cache->priorities.n);
     int rc = weir_key_check(cache, key);
     if (rc)
         return rc;
@@ -117,6 +120,8 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
         .generation = seq->generation,
         .user = params->user,
         .compute_at_least = params->compute_at_least,
+        .priority = params->priority,
+        .ttl_ns = params->ttl_ns,
         .root = root,
         .tokens = seq->tokens,
         .tokens_capacity = seq->tokens_capacity,
@@ -271,10 +276,12 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
         struct seq_page *sp = &seq->pages[first + i];
         int32_t ref = cache->path[i];
         if (i < n_there) {
+            weir_priority_grant(cache, ref, seq->priority, seq->ttl_ns);
             commit_onto(cache, sp, ref, writer);
             continue;
         }
         weir_entry_make(cache, ref, first + i);
+        weir_priority_grant(cache, ref, seq->priority, seq->ttl_ns);
         cache->entries[ref].writer = writer;
         sp->ref = ref;
         weir_tier_gain(cache, DEVICE, ref, sp->page);

@@ -132,27 +132,6 @@ static void settle_loads(weir_cache *cache, struct seq *seq, struct flight *flig
     draft->joins = weir_step_set_merge(draft->joins, seq->joins);
 }
 
-static void count_loads(weir_cache *cache, const struct page_chain *loads)
-{
-    const int32_t cut = 32;
-    uint64_t run = 0;
-    int32_t before = 0, host_before = 0;
-    for (int32_t page = loads->first; page; page = cache->device_pages[page].next) {
-        int32_t host = cache->device_pages[page].partner;
-        bool continues =
-            run && page == before + 1 && host == host_before + 1 && (host - 1) % cut != 0;
-        if (!continues) {
-            cache->stats.load_run_squares += run * run;
-            cache->stats.load_runs++;
-            run = 0;
-        }
-        run++;
-        before = page;
-        host_before = host;
-    }
-    cache->stats.load_run_squares += run * run;
-}
-
 /* Hands the queued write-backs to a ticket, if one is free. Those whose entry
  * has been dropped meanwhile are not worth the link. */
 static struct write_back *take_writes(weir_cache *cache, struct draft *draft)
@@ -178,6 +157,7 @@ static struct write_back *take_writes(weir_cache *cache, struct draft *draft)
     weir_write_finish(cache, &dropped, -ECANCELED);
     if (write->pages.count == 0)
         return NULL;
+    weir_run_count(cache, &write->pages, &cache->stats.write_runs, &cache->stats.write_run_squares);
     write->ticket = cache->next_write++;
     write->ranks = cache->all_ranks;
     write->failed = write->unwanted = write->cancelled = false;
@@ -264,7 +244,8 @@ int weir_step_end(weir_step *step, const void **order, size_t *bytes)
         settle_loads(cache, seq, flight, &draft);
     }
     if (flight->loads.count)
-        count_loads(cache, &flight->loads);
+        weir_run_count(cache, &flight->loads, &cache->stats.load_runs,
+                       &cache->stats.load_run_squares);
 
     /* From here on the step runs: what is committed names it as its writer. */
     flight->step_ranks = cache->all_ranks;

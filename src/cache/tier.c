@@ -78,6 +78,9 @@ static weir_evict_entry facts_of(const weir_cache *cache, enum tier_id tier, int
         .depth = entry->depth,
         .last_use = weir_radix_last_use(cache->radix, ref),
         .since = cache->tiers[tier].since[entry->page[tier]],
+        .priority = entry->priority,
+        .tokens = cache->page_tokens,
+        .bytes = cache->page_bytes,
     };
 }
 
@@ -103,11 +106,15 @@ void weir_tier_update(weir_cache *cache, enum tier_id id, int32_t ref)
     } else {
         tier->policy->remove(tier->policy_state, policy_entry(entry->page[id]));
     }
+    if (id == HOST)
+        weir_duplicates_update(cache, ref);
 }
 
 /* A copy of `ref` became hot (+1) or ceased to be (-1): its parent counts. */
 static void count_hot(weir_cache *cache, enum tier_id tier, int32_t ref, int change)
 {
+    if (tier == DEVICE)
+        weir_duplicates_update(cache, ref);
     int32_t parent = weir_radix_parent(cache->radix, ref);
     if (parent < 0)
         return;
@@ -121,6 +128,7 @@ void weir_tier_gain(weir_cache *cache, enum tier_id tier, int32_t ref, int32_t p
     entry->page[tier] = page;
     cache->tiers[tier].since[page] = weir_radix_clock(cache->radix);
     weir_page_pool_set_owner(cache->tiers[tier].pool, page, ref);
+    weir_run_gain(cache, tier, ref);
     count_hot(cache, tier, ref, +1);
     weir_tier_update(cache, tier, ref);
 }
@@ -145,6 +153,9 @@ void weir_tier_lose(weir_cache *cache, enum tier_id id, int32_t ref)
         tier->policy->remove(tier->policy_state, number);
     tier->policy->forget(tier->policy_state, number);
     entry->flags &= ~candidate_flag(id);
+    if (id == HOST)
+        weir_duplicates_update(cache, ref);
+    weir_run_lose(cache, id, ref);
     entry->page[id] = 0;
     if (hot)
         count_hot(cache, id, ref, -1);
@@ -181,6 +192,19 @@ void weir_tier_use(weir_cache *cache, int32_t ref)
         weir_tier_keep(cache, id, ref);
         weir_evict_entry facts = facts_of(cache, id, ref);
         tier->policy->use(tier->policy_state, &facts);
+    }
+    weir_duplicates_update(cache, ref);
+}
+
+void weir_tier_reconsider(weir_cache *cache, int32_t ref)
+{
+    for (enum tier_id id = DEVICE; id < N_TIERS; id++) {
+        const struct tier *tier = &cache->tiers[id];
+        if (!(cache->entries[ref].flags & candidate_flag(id)))
+            continue;
+        weir_evict_entry facts = facts_of(cache, id, ref);
+        tier->policy->remove(tier->policy_state, facts.entry);
+        tier->policy->add(tier->policy_state, &facts);
     }
 }
 
@@ -255,7 +279,9 @@ uint32_t weir_tier_make_room(weir_cache *cache, enum tier_id id, uint32_t n)
         return weir_tier_available(tier); /* more might take a write-back */
     uint32_t n_dirty = 0;
     while (weir_tier_available(tier) + (id == DEVICE ? cache->n_cleaning : 0) < n) {
-        int32_t victim = tier->policy->next(tier->policy_state);
+        int32_t victim = id == HOST ? weir_duplicates_next(cache) : -1;
+        if (victim < 0)
+            victim = tier->policy->next(tier->policy_state);
         if (victim < 0)
             break;
         int32_t ref = weir_page_pool_owner(tier->pool, victim + 1);

@@ -15,8 +15,9 @@ weir_write_answer weir_write_ask(weir_cache *cache, int32_t ref, weir_write_even
         .host_pages = weir_page_pool_size(host->pool),
         .host_room = weir_tier_available(host),
         .host_window = host->window,
-        .host_hits = cache->stats.hit_pages_host,
-        .host_written = cache->stats.written_pages,
+        .host_hits = cache->recent_host_hits,
+        .host_written = cache->recent_written,
+        .priority = entry->priority,
     };
     return cache->write_policy.decide(&facts, cache->write_policy.parameter);
 }
@@ -57,10 +58,24 @@ uint32_t weir_write_queue(weir_cache *cache, const int32_t *refs, uint32_t n)
     return queued;
 }
 
+/* What was long ago does not tell how the tier fares now: whenever the whole of
+ * it has been written once more, all before counts half. */
+static void count_written(weir_cache *cache, uint32_t n)
+{
+    cache->stats.written_pages += n;
+    cache->recent_written += n;
+    cache->written_since += n;
+    if (cache->written_since < weir_page_pool_size(cache->tiers[HOST].pool))
+        return;
+    cache->recent_written /= 2;
+    cache->recent_host_hits /= 2;
+    cache->written_since = 0;
+}
+
 void weir_write_finish(weir_cache *cache, struct page_chain *pages, int rc)
 {
     if (rc == 0)
-        cache->stats.written_pages += pages->count;
+        count_written(cache, pages->count);
     else if (rc == -ECANCELED)
         cache->stats.write_cancelled_pages += pages->count;
     else

@@ -4,8 +4,8 @@
 #include <string.h>
 
 static const weir_evict_policy *const policies[] = {
-    &weir_evict_lru,  &weir_evict_slru, &weir_evict_lfu,
-    &weir_evict_fifo, &weir_evict_mru,  &weir_evict_filo,
+    &weir_evict_lru, &weir_evict_slru, &weir_evict_lfu,      &weir_evict_fifo,
+    &weir_evict_mru, &weir_evict_filo, &weir_evict_priority, &weir_evict_cost,
 };
 
 const weir_evict_policy *weir_evict_policy_at(size_t i)
