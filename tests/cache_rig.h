@@ -30,7 +30,8 @@
 __attribute__((weak)) int __lsan_do_recoverable_leak_check(void);
 
 static const uint32_t rig_page_tokens[] = { 1, 16, 64, 1024 };
-static const char *const rig_evictions[] = { "lru", "slru", "lfu", "fifo" };
+/* Those that give up what was used or came first. */
+static const char *const rig_evictions[] = { "lru", "slru", "lfu", "fifo", "priority", "cost" };
 #define RIG_N_PAGE_TOKENS (sizeof rig_page_tokens / sizeof *rig_page_tokens)
 #define RIG_N_EVICTIONS (sizeof rig_evictions / sizeof *rig_evictions)
 
@@ -141,8 +142,12 @@ static inline weir_hit rig_peek(struct rig *r, const char *letters)
     gives(r, weir_cache_peek(r->cache, &key, &hit), 0);
     cr_assert(eq(u64, weir_cache_digest(r->cache), digest), "a peek changes the cache");
     cr_assert(eq(sz, hit.n_device + hit.n_host + hit.n_loading, hit.n_tokens));
-    return (weir_hit){ hit.n_tokens / r->t, hit.n_device / r->t, hit.n_host / r->t,
-                       hit.n_loading / r->t };
+    hit.n_tokens /= r->t;
+    hit.n_device /= r->t;
+    hit.n_host /= r->t;
+    hit.n_loading /= r->t;
+    hit.n_worth /= r->t;
+    return hit;
 }
 
 static inline void rig_expect_hit(struct rig *r, const char *letters, size_t device, size_t host,

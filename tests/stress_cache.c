@@ -98,10 +98,11 @@ struct world {
     struct random random;
     char documents[DOCUMENTS][LENGTH];
     struct request requests[REQUESTS];
+    weir_pin pin;
     struct work works[MAX_STEPS];
     struct hand hands[RANKS];
     uint64_t now_ns;
-    uint64_t joins, fences, preempted, closed_early;
+    uint64_t joins, fences, preempted, closed_early, pinned;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -321,13 +322,32 @@ static void start(struct world *w, struct request *r)
     weir_key key = { .tokens = tokens_of(r, 0, tokens), .n_tokens = r->total * TOKENS };
     if (random_percent(&w->random, 50))
         key.n_tokens = TOKENS * (1 + random_below(&w->random, (uint32_t)r->total));
-    fail(w, "open", weir_seq_open(&r->seq, w->cache, &key, NULL));
+    weir_seq_params params;
+    weir_seq_params_init(&params);
+    params.priority = random_below(&w->random, 3);
+    params.ttl_ns = random_below(&w->random, 50); /* polls; 0: for ever */
+    fail(w, "open", weir_seq_open(&r->seq, w->cache, &key, &params));
 }
 
 static void stop(struct world *w, struct request *r)
 {
     fail(w, "close", weir_seq_close(&r->seq));
     *r = (struct request){ 0 };
+}
+
+/* Pins what the index holds of a request, or lets go of it again. */
+static void pin(struct world *w)
+{
+    const struct request *r = &w->requests[random_below(&w->random, REQUESTS)];
+    int rc = weir_cache_unpin(&w->pin);
+    if (!rc && r->seq.id) {
+        int32_t tokens[LENGTH * TOKENS];
+        weir_key key = { .tokens = tokens_of(r, 0, tokens), .n_tokens = r->total * TOKENS };
+        rc = weir_cache_pin(&w->pin, w->cache, &key, NULL);
+        w->pinned += rc == 0;
+        rc = rc == -ENOENT || rc == -ENOSPC || rc == -EAGAIN ? 0 : rc;
+    }
+    fail(w, "pin", rc);
 }
 
 /* Sees to it that the request has room for some more pages, or waits, or is
@@ -452,6 +472,8 @@ static void serve(struct world *w, double seconds)
             break;
         for (uint32_t k = 0; k < REQUESTS; k++)
             tend(w, &w->requests[k]);
+        if (i % 8 == 0)
+            pin(w);
         full = !run(w, 70);
         if (i % 512 == 511)
             fail(w, "forget", weir_cache_forget_all(w->cache));
@@ -469,6 +491,7 @@ static void drain(struct world *w)
     for (uint32_t i = 0; i < REQUESTS; i++)
         if (w->requests[i].seq.id)
             stop(w, &w->requests[i]);
+    fail(w, "unpin", weir_cache_unpin(&w->pin));
     while (in_flight(w) && !atomic_load(&w->failures))
         take_reports(w, true);
 }
@@ -529,6 +552,8 @@ static void expect_life(struct world *w, bool writes)
            atomic_load(&w->read_pages));
     if (s.hit_pages_device == 0 || s.evicted_device_pages == 0 || w->fences == 0)
         fail(w, "nothing was hit, evicted or fenced", -EIO);
+    if (s.demoted_pages == 0 || w->pinned == 0)
+        fail(w, "nothing was demoted or pinned", -EIO);
     if (writes && (s.loaded_pages == 0 || s.written_pages == 0))
         fail(w, "nothing was loaded or written", -EIO);
     if (s.load_failed_pages + s.write_failed_pages > 0)
@@ -556,6 +581,7 @@ static int run_world(uint64_t seed, const char *eviction, const char *write_back
     params.max_steps = MAX_STEPS;
     params.offered = 0.1;
     params.eviction = eviction;
+    params.priorities = 2;
     params.write_back = write_back;
     params.log = weir_log_stderr(WEIR_LOG_WARN);
     int rc = weir_cache_create(&w->cache, &params);
@@ -590,10 +616,12 @@ static int run_world(uint64_t seed, const char *eviction, const char *write_back
 
 int main(int argc, char **argv)
 {
-    static const char *const policies[][2] = { { "lru", "write_through" },
-                                               { "slru", "write_through_selective(2)" },
-                                               { "lfu", "write_back" },
-                                               { "fifo", "never" } };
+    static const char *const policies[][2] = {
+        { "lru", "write_through" },   { "slru", "write_through_selective(2)" },
+        { "lfu", "write_back" },      { "fifo", "never" },
+        { "mru", "adaptive" },        { "filo", "write_through" },
+        { "priority", "write_back" }, { "cost", "write_through" }
+    };
     const size_t n = sizeof policies / sizeof *policies;
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 10;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;

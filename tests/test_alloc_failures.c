@@ -8,6 +8,7 @@
 #include <weir/expert_cache.h>
 #include <weir/gather.h>
 #include <weir/page_pool.h>
+#include <weir/pin.h>
 #include <weir/policy.h>
 #include <weir/radix.h>
 #include <weir/rank.h>
@@ -287,11 +288,13 @@ static void check_same(const weir_cache *cache, const struct cache_state *before
         check_cache(cache);                           \
     } while (0)
 
+static uint64_t cache_now;
+
 static void poll_cache(weir_cache *cache)
 {
     weir_cache_event events[8];
     size_t n;
-    CACHE_CALL(cache, weir_cache_poll(cache, 1, events, 8, &n));
+    CACHE_CALL(cache, weir_cache_poll(cache, ++cache_now, events, 8, &n));
 }
 
 /* A step of one sequence that computes n tokens; its order done at once. */
@@ -333,15 +336,22 @@ static void cache_workload(void)
     params.max_steps = 2;
     params.max_write_backs = 2;
     params.eviction = cache_policy;
+    params.host_drops_duplicates = true;
+    params.priorities = 2;
+    cache_now = 0;
     weir_cache *cache = NULL;
     MUST_TELL(weir_cache_create(&cache, &params), is_null(cache));
 
     /* More namespaces at once than the first table of them holds. */
     weir_seq seqs[CACHE_SEQS] = { { 0 } };
+    weir_seq_params seq_params;
+    weir_seq_params_init(&seq_params);
+    seq_params.priority = 2;
+    seq_params.ttl_ns = 3; /* polls */
     for (uint32_t i = 0; i < CACHE_SEQS; i++) {
         weir_field field = { .tag = 1, .bytes = sizeof i, .data = &i };
         weir_key key = { .tokens = prompt, .n_tokens = 40, .fields = &field, .n_fields = i > 0 };
-        CACHE_CALL(cache, weir_seq_open(&seqs[i], cache, &key, NULL));
+        CACHE_CALL(cache, weir_seq_open(&seqs[i], cache, &key, &seq_params));
     }
     for (uint32_t i = 2; i < CACHE_SEQS; i++)
         CACHE_CALL(cache, weir_seq_close(&seqs[i]));
@@ -364,6 +374,11 @@ static void cache_workload(void)
     weir_hit hit;
     CACHE_CALL(cache, weir_cache_peek(cache, &elsewhere, &hit));
     CACHE_CALL(cache, weir_cache_peek(cache, &key, &hit));
+    weir_pin pin;
+    weir_pin_params pin_params;
+    weir_pin_params_init(&pin_params);
+    pin_params.n_tokens = 160;
+    CACHE_CALL(cache, weir_cache_pin(&pin, cache, &key, &pin_params));
     weir_request request = request_for(400);
     /* Most recently freed objects first: those before it stay open. */
     for (int i = 2; i < 6; i++) {
@@ -385,8 +400,10 @@ static void cache_workload(void)
     CACHE_CALL(cache, weir_cache_peek(cache, &images, &hit));
     cr_assert(hit.n_tokens == 400);
     CACHE_CALL(cache, weir_cache_check(cache, NULL));
+    CACHE_CALL(cache, weir_cache_unpin(&pin));
     for (int i = 0; i < 8; i++)
         run_step(cache, NULL, NULL, 0);
+    cr_assert(state_of(cache).stats.demoted_pages > 0);
     MUST_TELL(weir_cache_destroy(&cache), check_cache(cache));
     is_null(cache);
 }

@@ -6,6 +6,7 @@
 #include <weir/cpu_device.h>
 #include <weir/order.h>
 #include <weir/page_pool.h>
+#include <weir/pin.h>
 #include <weir/radix.h>
 #include <weir/rank.h>
 
@@ -115,14 +116,17 @@ Test(allocator, of_a_page_pool)
 enum {
     PAGE_TOKENS = 16,
     PROMPT = 40 * PAGE_TOKENS,
-    N_SEQS = 8
+    N_SEQS = 8,
+    N_PINS = 3
 };
 
 struct server {
     struct log_capture log;
     weir_cache *cache;
     weir_seq seqs[N_SEQS];
+    weir_pin pins[N_PINS];
     uint64_t now;
+    uint64_t n_pinned;
     uint32_t n_requests;
     int32_t tokens[PROMPT];
 };
@@ -135,6 +139,9 @@ static weir_cache_params params_of(struct server *s, const struct hooks *hooks)
     params.device_pages = 300;
     params.host_pages = 600;
     params.max_seqs = 64;
+    params.priorities = 2;
+    params.max_pins = N_PINS;
+    params.host_drops_duplicates = true;
     params.log = log_capture_log(&s->log);
     if (hooks)
         params.allocator = allocator_of((struct hooks *)hooks);
@@ -153,8 +160,22 @@ static void carry(struct server *s, weir_step *step)
     cr_assert(weir_cache_poll(s->cache, ++s->now, events, 16, &n) == 0);
 }
 
+/* Lets go of the pin that is the oldest, and pins what the index holds of a key. */
+static void pin(struct server *s, const weir_key *key)
+{
+    weir_pin *pin = &s->pins[s->n_requests % N_PINS];
+    weir_pin_params params;
+    weir_pin_params_init(&params);
+    params.n_tokens = 12 * PAGE_TOKENS;
+    cr_assert(weir_cache_unpin(pin) == 0);
+    int rc = weir_cache_pin(pin, s->cache, key, &params);
+    cr_assert(rc == 0 || rc == -ENOENT);
+    s->n_pinned += rc == 0;
+}
+
 /* A request of a few turns of one of 50 chats, the first ones more often, with an image and a
- * namespace for some; it is computed in two steps, and stays open while seven others come. */
+ * namespace for some, and a priority for a while or for ever; it is computed in two steps, and
+ * stays open while seven others come. The prompt of some is pinned. */
 static void serve(struct server *s)
 {
     uint32_t i = s->n_requests++;
@@ -174,7 +195,11 @@ static void serve(struct server *s)
 
     weir_seq *seq = &s->seqs[i % N_SEQS];
     cr_assert(weir_seq_close(seq) == 0);
-    cr_assert(weir_seq_open(seq, s->cache, &key, NULL) == 0);
+    weir_seq_params seq_params;
+    weir_seq_params_init(&seq_params);
+    seq_params.priority = i % 3;
+    seq_params.ttl_ns = i % 5 * 20; /* polls */
+    cr_assert(weir_seq_open(seq, s->cache, &key, &seq_params) == 0);
     weir_request request;
     weir_request_init(&request);
     request.total_tokens = n;
@@ -193,10 +218,14 @@ static void serve(struct server *s)
         cr_assert(weir_seq_commit(*seq, s->tokens + info.n_committed, rest > 60 ? 60 : rest) == 0);
         carry(s, &step);
     }
+    if (i % 7 == 0)
+        pin(s, &key);
 }
 
 static void stop(struct server *s)
 {
+    for (int i = 0; i < N_PINS; i++)
+        cr_assert(weir_cache_unpin(&s->pins[i]) == 0);
     for (int i = 0; i < N_SEQS; i++)
         cr_assert(weir_seq_close(&s->seqs[i]) == 0);
     for (int i = 0; i < 20; i++) {
@@ -382,9 +411,9 @@ Test(allocator, ten_thousand_requests_allocate_nothing)
     cr_assert(index_bytes(&s) == bytes);
     weir_stats stats = { .struct_size = sizeof stats };
     cr_assert(weir_cache_get_stats(s.cache, &stats) == 0);
-    uint64_t seen[] = { stats.hit_pages_device,    stats.hit_pages_host,     stats.loaded_pages,
-                        stats.written_pages,       stats.evicted_host_pages, stats.dropped_pages,
-                        stats.evicted_device_pages };
+    uint64_t seen[] = { stats.hit_pages_device,     stats.hit_pages_host,     stats.loaded_pages,
+                        stats.written_pages,        stats.evicted_host_pages, stats.dropped_pages,
+                        stats.evicted_device_pages, stats.demoted_pages,      s.n_pinned };
     for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
         cr_assert(seen[i] > 1000, "count %zu is %llu: not a load that does everything", i,
                   (unsigned long long)seen[i]);

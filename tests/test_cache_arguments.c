@@ -76,6 +76,10 @@ Test(cache_arguments, create)
         FIELD(max_write_backs, 1025),
         FIELD(max_seqs, 0),
         FIELD(max_seqs, UINT32_MAX),
+        FIELD(priorities, 16),
+        FIELD(priorities, UINT32_MAX),
+        FIELD(max_pins, 1u << 16),
+        FIELD(max_pins, UINT32_MAX),
 #undef FIELD
     };
     struct log_capture log = { 0 };
@@ -97,6 +101,14 @@ Test(cache_arguments, create)
         params.offered = shares[i];
         cr_expect(eq(int, weir_cache_create(&cache, &params), -EINVAL), "%g", shares[i]);
         cr_expect(says(&log, "offered"), "\"%s\"", log.last);
+    }
+    static const double pinned[] = { -0.01, 1.001, NAN, INFINITY, -INFINITY };
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) {
+        weir_cache_params params = rig_params(16, 8, 8);
+        params.log = log_capture_log(&log);
+        params.max_pinned = pinned[i];
+        cr_expect(eq(int, weir_cache_create(&cache, &params), -EINVAL), "%g", pinned[i]);
+        cr_expect(says(&log, "max_pinned"), "\"%s\"", log.last);
     }
     weir_cache_params params = rig_params(16, 8, 8);
     params.log = log_capture_log(&log);
@@ -160,6 +172,9 @@ Test(cache_arguments, limits_that_create_accepts)
     weir_cache_params_init(&params);
     cr_expect(eq(u32, params.struct_size, sizeof params));
     cr_expect(params.n_ranks == 1 && params.max_steps == 16 && params.max_write_backs == 64);
+    cr_expect(params.priorities == 0 && params.max_pins == 64 && params.max_pinned == 0.25);
+    cr_expect(params.ns_per_token == 0 && !params.host_drops_duplicates);
+    cr_expect(params.link_bytes_per_second == 0);
     cr_expect(params.max_seqs == 4096 && params.offered == 0.05 && params.host_pages == 0);
     cr_expect(eq(str, (char *)params.eviction, (char *)"lru"));
     cr_expect(eq(str, (char *)params.write_back, (char *)"write_through"));
@@ -170,9 +185,19 @@ Test(cache_arguments, limits_that_create_accepts)
     params.max_seqs = 1;
     params.offered = 0.5;
     params.page_bytes = UINT64_MAX;
+    params.priorities = 15;
+    params.max_pins = (1u << 16) - 1;
+    params.max_pinned = 1;
+    params.host_drops_duplicates = true; /* without a host tier */
     params.eviction = params.host_eviction = params.write_back = NULL;
     rig_open(&rig, params);
     cr_expect(eq(u32, rig.log.lines, 1), "the bytes of the index");
+    rig_compute(&rig, "");
+    rig_close(&rig);
+
+    params.priorities = params.max_pins = 0;
+    params.max_pinned = 0;
+    rig_open(&rig, params);
     rig_compute(&rig, "");
     rig_close(&rig);
 }

@@ -305,6 +305,29 @@ Test(cache_policies, own_write_back_is_told_the_facts)
     rig_close(&r);
 }
 
+/* Eight host pages, eight pages written: from then on what was counted before
+ * counts half. */
+Test(cache_policies, own_write_back_is_told_of_late)
+{
+    struct rig r;
+    rig_open(&r, hook_params(32, 8));
+    static const char *const prompts[] = { "ABCD", "EFGH", "IJKL", "MNOP" };
+    const weir_write_facts *facts = &asked[WEIR_WRITE_ON_COMMIT].last;
+    for (uint64_t i = 0; i < 4; i++) {
+        rig_compute(&r, prompts[i]);
+        cr_expect(eq(u64, facts->host_written, 2 * i), "%s", prompts[i]);
+        rig_settle(&r);
+    }
+    rig_compute(&r, "QRST");
+    cr_expect(eq(u64, facts->host_written, 4));
+    rig_settle(&r);
+    rig_compute(&r, "UVWX");
+    cr_expect(eq(u64, facts->host_written, 6));
+    rig_settle(&r);
+    cr_expect(eq(u64, rig_stats(&r).written_pages, 12));
+    rig_close(&r);
+}
+
 Test(cache_policies, no_host_tier_asks_nothing)
 {
     struct rig r;

@@ -3,6 +3,7 @@
 #include "random.h"
 
 #include <weir/lifecycle.h>
+#include <weir/pin.h>
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -22,10 +23,14 @@
  *
  * A failure names its configuration and seed. */
 
-static const char *const evictions[] = { "lru", "slru", "lfu", "fifo" };
+static const char *const evictions[] = { "lru", "slru", "lfu",      "fifo",
+                                         "mru", "filo", "priority", "cost" };
 static const char *const write_backs[] = { "write_through", "write_through_selective(2)",
-                                           "write_back", "never" };
-#define N_CONFIGS 32u
+                                           "write_back", "never", "adaptive" };
+#define N_EVICTIONS (sizeof evictions / sizeof *evictions)
+#define N_WRITE_BACKS (sizeof write_backs / sizeof *write_backs)
+#define N_CONFIGS ((uint32_t)(N_EVICTIONS * N_WRITE_BACKS))
+#define N_PINS 4u
 #define N_DOCUMENTS 3u
 
 /* A prompt is one letter a page; every token tells its page's letter. */
@@ -43,6 +48,12 @@ struct user {
     weir_request request; /* the last one */
 };
 
+struct pinned {
+    weir_pin handles[2]; /* {0, 0}: none */
+    struct prompt prompt;
+    size_t n_tokens; /* kept when it was last looked at */
+};
+
 struct world {
     struct model m;
     struct random random;
@@ -55,10 +66,14 @@ struct world {
     uint64_t now_ns;
     uint32_t load_failures; /* percent */
     uint32_t max_steps;
+    uint32_t n_priorities;
     bool trace;
     char name[160];
     char documents[N_DOCUMENTS][MODEL_PAGES];
     struct user users[MODEL_SEQS]; /* beside m.seqs */
+    struct pinned pins[N_PINS];
+    uint32_t max_pinned[2]; /* device, host */
+    uint64_t load_runs, load_run_squares, write_runs, write_run_squares;
     int32_t tokens[MODEL_PAGES * 16 + 16];
 };
 
@@ -134,8 +149,8 @@ static void world_open(struct world *w, uint32_t config)
 
     weir_cache_params params;
     weir_cache_params_init(&params);
-    params.eviction = evictions[config % 4];
-    params.write_back = write_backs[config / 4 % 4];
+    params.eviction = evictions[config % N_EVICTIONS];
+    params.write_back = write_backs[config / N_EVICTIONS];
     params.page_tokens = page_tokens[(config + config / 4) % 4];
     params.offered = offered[(config + config / 16) % 3];
     params.n_ranks = 1 + config % 3;
@@ -144,6 +159,14 @@ static void world_open(struct world *w, uint32_t config)
     params.max_steps = 1 + random_below(&w->random, 6);
     params.max_write_backs = 1 + random_below(&w->random, 6);
     params.max_seqs = MODEL_SEQS;
+    params.page_bytes = 1000;
+    params.priorities = config % 4;
+    params.max_pins = N_PINS - 1;
+    params.max_pinned = 0.4;
+    params.host_drops_duplicates = config % 3 == 1;
+    w->max_pinned[0] = (uint32_t)(params.max_pinned * params.device_pages);
+    w->max_pinned[1] = (uint32_t)(params.max_pinned * params.host_pages);
+    w->n_priorities = params.priorities;
     w->load_failures = config % 2 ? 0 : 10;
     w->max_steps = params.max_steps;
     snprintf(w->name, sizeof w->name,
@@ -231,6 +254,10 @@ static weir_hit peek(struct world *w, const struct prompt *p, size_t n)
     struct prompt now = *p;
     now.epoch = w->epochs[p->name_space];
     chains_of(&now, chains);
+    bool load = hits[0].load_ns <= hits[0].compute_ns || !hits[0].compute_ns;
+    must(w, (hits[0].n_worth == hits[0].n_tokens) == load && hits[0].n_worth <= hits[0].n_tokens,
+         "%zu of %zu tokens are worth loading", hits[0].n_worth, hits[0].n_tokens);
+    must(w, hits[0].n_host || !(hits[0].load_ns | hits[0].compute_ns), "a load of nothing");
     must(w, hits[0].n_tokens <= n, "%zu of %zu tokens hit", hits[0].n_tokens, n);
     model_peek(&w->m, chains, &hits[0]);
     return hits[0];
@@ -272,6 +299,8 @@ static void do_open(struct world *w)
     weir_seq_params params;
     weir_seq_params_init(&params);
     params.compute_at_least = user.compute_at_least;
+    params.priority = random_below(&w->random, w->n_priorities + 1);
+    params.ttl_ns = random_percent(&w->random, 80) ? random_below(&w->random, 20000) : 0;
     params.user = slot < MODEL_SEQS ? &w->users[slot] : NULL;
     weir_key key = key_of(w, &user.prompt, user.prompt.n_key);
     int rc = both(w, weir_seq_open(&user.handles[i], w->caches[i], &key, &params));
@@ -334,7 +363,10 @@ static size_t expected_hit(struct world *w, uint32_t slot)
     size_t n = user->prompt.n_key;
     n = n > user->compute_at_least ? n - user->compute_at_least : 0;
     n = n < user->request.use_hit ? n : user->request.use_hit;
-    return n ? peek(w, &user->prompt, n).n_tokens : 0;
+    if (n == 0)
+        return 0;
+    weir_hit hit = peek(w, &user->prompt, n);
+    return user->request.use_hit == WEIR_USE_HIT_IF_CHEAPER ? hit.n_worth : hit.n_tokens;
 }
 
 static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *r, size_t hit)
@@ -342,6 +374,11 @@ static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *
     const struct model_seq *seq = &w->m.seqs[slot];
     must(w, r->hit.n_tokens == hit, "hit of %zu tokens, not %zu", r->hit.n_tokens, hit);
     must(w, r->hit.n_device + r->hit.n_host + r->hit.n_loading == hit, "the parts of a hit");
+    if (w->users[slot].request.use_hit == WEIR_USE_HIT_IF_CHEAPER && hit)
+        must(w,
+             r->hit.n_worth == hit &&
+                 (!r->hit.n_host || !r->hit.compute_ns || r->hit.load_ns <= r->hit.compute_ns),
+             "what does not pay is loaded");
     int32_t table[MODEL_PAGES];
     size_t n = table_of(w, slot, table);
     size_t wanted = (w->users[slot].request.total_tokens + w->m.page_tokens - 1) / w->m.page_tokens;
@@ -357,12 +394,16 @@ static void check_refusal(struct world *w, uint32_t slot, int rc, size_t n_pages
 {
     weir_available available;
     must(w, weir_cache_available(w->caches[0], &available) == 0, "available");
-    if (rc == -EAGAIN)
+    if (rc == -EAGAIN) {
         must(w, model_in_flight(&w->m) || available.pending || others_wait(w, slot),
              "-EAGAIN, and nothing is in flight");
-    else
-        must(w, others_wait(w, slot) || n_pages > w->m.seqs[slot].n_pages + model_not_held(&w->m),
-             "-ENOSPC, and %u pages could be had", model_not_held(&w->m));
+        return;
+    }
+    weir_stats stats = { .struct_size = sizeof stats };
+    must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
+    uint64_t could = w->m.seqs[slot].n_pages + model_not_held(&w->m);
+    must(w, others_wait(w, slot) || n_pages + stats.pinned_device_pages > could,
+         "-ENOSPC, and %u pages could be had", model_not_held(&w->m));
 }
 
 /* Calls reserve with the sequence's request. */
@@ -412,8 +453,9 @@ static void do_reserve(struct world *w)
             total = 1 + random_below(&w->random, (uint32_t)total);
         size_t limit = (size_t)MODEL_PAGES * w->m.page_tokens;
         user->request.total_tokens = total < limit ? total + (total == 0) : limit;
-        user->request.use_hit = random_percent(&w->random, 85)
-                                    ? WEIR_ALL_TOKENS
+        user->request.use_hit = random_percent(&w->random, 85) ? WEIR_ALL_TOKENS
+                                : random_percent(&w->random, 50)
+                                    ? WEIR_USE_HIT_IF_CHEAPER
                                     : random_below(&w->random, (uint32_t)user->prompt.n_key);
         user->request.expect_tokens =
             random_percent(&w->random, 50) ? 0 : total + random_below(&w->random, 100);
@@ -460,6 +502,107 @@ static void do_look(struct world *w)
          "a block table changed");
 }
 
+/* ---- Pins and rates ------------------------------------------------------ */
+
+/* A pin keeps what it kept, unless something has failed, and on the device what
+ * it says. */
+static void check_pin(struct world *w, struct pinned *pin)
+{
+    weir_pin_info info[2];
+    if (!pin->handles[0].cache)
+        return;
+    must(w, both(w, weir_cache_get_pin(pin->handles[i], &info[i])) == 0, "get_pin");
+    must(w, info[0].n_tokens == info[1].n_tokens && info[0].n_device == info[1].n_device,
+         "two caches pin different tokens");
+    must(w, info[0].user == pin, "another user pointer");
+    if (pin->prompt.epoch != w->epochs[pin->prompt.name_space]) {
+        must(w, info[0].n_tokens == 0, "%zu forgotten tokens are pinned", info[0].n_tokens);
+        return;
+    }
+    must(w,
+         info[0].n_tokens == pin->n_tokens ||
+             (w->load_failures && info[0].n_tokens < pin->n_tokens),
+         "a pin kept %zu tokens and keeps %zu", pin->n_tokens, info[0].n_tokens);
+    pin->n_tokens = info[0].n_tokens;
+    if (pin->n_tokens == 0)
+        return;
+    weir_hit hit = peek(w, &pin->prompt, pin->n_tokens);
+    must(w, hit.n_tokens == pin->n_tokens && hit.n_device >= info[0].n_device,
+         "of %zu pinned tokens %zu are there, on the device %zu of %zu", pin->n_tokens,
+         hit.n_tokens, hit.n_device, info[0].n_device);
+}
+
+static void unpin(struct world *w, struct pinned *pin)
+{
+    weir_pin old = pin->handles[0];
+    must(w, both(w, weir_cache_unpin(&pin->handles[i])) == 0, "unpin");
+    must(w, !pin->handles[0].cache && !pin->handles[0].id, "handle not reset");
+    must(w, !old.cache || weir_cache_unpin(&old) == -ESTALE, "a pin ends twice");
+}
+
+/* Whether so many more pinned pages could be too many in a tier. */
+static bool over_limit(struct world *w, size_t n_pages)
+{
+    weir_stats stats = { .struct_size = sizeof stats };
+    must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
+    return stats.pinned_device_pages + n_pages > w->max_pinned[0] ||
+           stats.pinned_host_pages + n_pages > w->max_pinned[1];
+}
+
+static void do_pin(struct world *w)
+{
+    struct pinned *pin = &w->pins[random_below(&w->random, N_PINS)];
+    if (pin->handles[0].cache) {
+        check_pin(w, pin);
+        unpin(w, pin);
+        trace(w, "unpin", (uint32_t)(pin - w->pins), 0);
+        return;
+    }
+    uint32_t slot = pick(w), held = 0;
+    for (uint32_t k = 0; k < N_PINS; k++)
+        held += w->pins[k].handles[0].cache != NULL;
+    pin->prompt = slot == MODEL_SEQS || random_percent(&w->random, 20) ? random_prompt(w)
+                                                                       : w->users[slot].prompt;
+    pin->prompt.epoch = w->epochs[pin->prompt.name_space];
+    weir_pin_params params;
+    weir_pin_params_init(&params);
+    params.user = pin;
+    size_t n = pin->prompt.n_key;
+    if (random_percent(&w->random, 50))
+        params.n_tokens = n = random_below(&w->random, (uint32_t)n + 1);
+    weir_hit hit = peek(w, &pin->prompt, n);
+    weir_key key = key_of(w, &pin->prompt, pin->prompt.n_key);
+    uint64_t before = weir_cache_digest(w->caches[0]);
+    int rc = both(w, weir_cache_pin(&pin->handles[i], w->caches[i], &key, &params));
+    trace(w, "pin", (uint32_t)(pin - w->pins), rc);
+    must(w, (rc == -ENOENT) == (hit.n_tokens == 0), "pin of %zu tokens: %d", hit.n_tokens, rc);
+    if (rc == 0) {
+        weir_pin_info info;
+        must(w, weir_cache_get_pin(pin->handles[0], &info) == 0, "get_pin");
+        must(w, info.n_tokens <= hit.n_tokens && info.n_tokens > 0, "%zu tokens pinned of %zu",
+             info.n_tokens, hit.n_tokens);
+        pin->n_tokens = info.n_tokens;
+        must(w, !over_limit(w, 0), "more is pinned than may be");
+        check_pin(w, pin);
+        return;
+    }
+    must(w, weir_cache_digest(w->caches[0]) == before, "a pin that failed changes the cache");
+    if (rc == -EAGAIN)
+        must(w, others_wait(w, MODEL_SEQS), "-EAGAIN, and nobody stands in line");
+    else if (rc == -ENOSPC)
+        must(w, held == N_PINS - 1 || over_limit(w, hit.n_tokens / w->m.page_tokens),
+             "-ENOSPC for %zu tokens", hit.n_tokens);
+    else
+        must(w, rc == -ENOENT, "pin: %d", rc);
+}
+
+static void do_rates(struct world *w)
+{
+    uint64_t ns = random_percent(&w->random, 20) ? 0 : 1 + random_below(&w->random, 1000);
+    uint64_t rate = random_percent(&w->random, 20) ? 0 : 1 + random_below(&w->random, 10000000);
+    must(w, both(w, weir_cache_set_rates(w->caches[i], ns, rate)) == 0, "set_rates");
+}
+
 /* ---- Operations on steps ------------------------------------------------- */
 
 static void commit(struct world *w, uint32_t slot, size_t room)
@@ -502,6 +645,29 @@ static void begin_step(struct world *w)
     w->step_open = rc == 0;
 }
 
+/* Counts the runs of one direction, each move by the run that it ends. */
+static void count_runs(const weir_move *moves, uint32_t n, uint64_t *runs, uint64_t *squares)
+{
+    for (uint32_t first = 0, i = 0; i < n; i++) {
+        bool last = i + 1 == n || moves[i + 1].device.id != moves[i].device.id + 1 ||
+                    moves[i + 1].host.id != moves[i].host.id + 1 || moves[i].host.id % 32 == 0;
+        if (!last)
+            continue;
+        uint64_t length = i + 1 - first;
+        *squares += length * length;
+        ++*runs;
+        first = i + 1;
+    }
+}
+
+static void count_order(struct world *w, const void *bytes, size_t n)
+{
+    weir_order o;
+    must(w, weir_order_decode(&o, bytes, n, NULL) == 0, "an order is no order");
+    count_runs(o.loads, o.n_loads, &w->load_runs, &w->load_run_squares);
+    count_runs(o.writes, o.n_writes, &w->write_runs, &w->write_run_squares);
+}
+
 static void end_step(struct world *w)
 {
     const void *orders[2];
@@ -512,6 +678,7 @@ static void end_step(struct world *w)
     must(w, bytes[0] == bytes[1] && memcmp(orders[0], orders[1], bytes[0]) == 0, "orders differ");
     w->step_open = false;
     trace_order(w, orders[0], bytes[0]);
+    count_order(w, orders[0], bytes[0]);
     model_order(&w->m, orders[0], bytes[0]);
 }
 
@@ -779,11 +946,25 @@ static void world_close(struct world *w)
     for (uint32_t slot = 0; slot < MODEL_SEQS; slot++)
         if (w->m.seqs[slot].open)
             do_close(w, slot);
+    for (uint32_t k = 0; k < N_PINS; k++) {
+        check_pin(w, &w->pins[k]);
+        unpin(w, &w->pins[k]);
+    }
     must(w, model_not_held(&w->m) == w->m.device_pages, "pages are held by nobody");
     weir_stats stats = { .struct_size = sizeof stats };
     must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
     must(w, stats.seqs_open == 0 && stats.orders_in_flight == 0 && stats.write_backs_in_flight == 0,
          "something is still open");
+    must(w, stats.pins + stats.pinned_device_pages + stats.pinned_host_pages == 0,
+         "something is still pinned");
+    must(w,
+         stats.loaded_bytes == 1000 * stats.loaded_pages &&
+             stats.written_bytes == 1000 * stats.written_pages,
+         "bytes");
+    must(w, stats.load_runs == w->load_runs && stats.load_run_squares == w->load_run_squares,
+         "%d runs loaded, not %d", (int)stats.load_runs, (int)w->load_runs);
+    must(w, stats.write_runs == w->write_runs && stats.write_run_squares == w->write_run_squares,
+         "%d runs written, not %d", (int)stats.write_runs, (int)w->write_runs);
     must(w, stats.steps == w->m.next_step - 1, "steps");
     must(w, stats.loaded_pages == w->m.loads_done, "%d pages loaded, not %d",
          (int)stats.loaded_pages, (int)w->m.loads_done);
@@ -827,11 +1008,16 @@ static void operate(struct world *w)
         do_reset(w);
     } else if (what < 879) {
         do_quiesce(w);
+    } else if (what < 893) {
+        do_pin(w);
+    } else if (what < 896) {
+        do_rates(w);
     } else {
         uint32_t slot = pick(w);
         if (slot != MODEL_SEQS)
             do_close(w, slot);
     }
+    check_pin(w, &w->pins[w->m.operation % N_PINS]);
     expect_sound(w);
 }
 

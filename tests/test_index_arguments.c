@@ -118,7 +118,7 @@ Test(index_arguments, policies_that_are_not_there)
     weir_write_policy policy = { .parameter = 77 };
     cr_expect(zero(ptr, (void *)weir_evict_policy_find(NULL)));
     cr_expect(zero(ptr, (void *)weir_evict_policy_find("none")));
-    cr_expect(zero(ptr, (void *)weir_evict_policy_at(6)));
+    cr_expect(zero(ptr, (void *)weir_evict_policy_at(8)));
     cr_expect(eq(int, weir_write_policy_parse(NULL, &policy), -EINVAL));
     cr_expect(eq(int, weir_write_policy_parse("never", NULL), -EINVAL));
     cr_expect(eq(int, weir_write_policy_parse("nev", &policy), -EINVAL));

@@ -17,7 +17,9 @@
             cr_fatal(__VA_ARGS__); \
     } while (0)
 
-static const char *const names[] = { "lru", "slru", "lfu", "fifo", "mru", "filo" };
+static const char *const names[] = {
+    "lru", "slru", "lfu", "fifo", "mru", "filo", "priority", "cost"
+};
 #define N_NAMES (sizeof names / sizeof *names)
 
 /* ---- The heap against a scan --------------------------------------------- */
@@ -233,6 +235,85 @@ Test(evict, lfu_ages_what_was_popular_once)
     fixture_close(&f);
 }
 
+/* A class is given up before the next one, and in a class what was used first.
+ * A priority that ends comes with remove and add. */
+Test(evict, priority_gives_up_class_after_class)
+{
+    struct fixture f = fixture_open("priority", 6);
+    static const uint32_t priorities[] = { 2, 0, 1, 0, 1, 15 };
+    for (uint32_t e = 0; e < 6; e++) {
+        weir_evict_entry entry = entry_of(e, 1, 10 - e, 1);
+        entry.priority = priorities[e];
+        add(&f, entry);
+    }
+    use(&f, (weir_evict_entry){ .entry = 4, .last_use = 20, .priority = 1 });
+    f.policy->remove(f.state, 0);
+    add(&f, entry_of(0, 1, 10, 1));
+    static const int32_t expected[] = { 3, 1, 0, 2, 4, 5, -1 };
+    for (size_t k = 0; k < 7; k++)
+        cr_expect(eq(i32, next(&f), expected[k]), "victim %zu", k);
+    fixture_close(&f);
+}
+
+/* A span of 1000: that of a victim of no weight which was not used so long, as
+ * often as it takes for the moving mean to come close. */
+static struct fixture cost_with_span(void)
+{
+    struct fixture f = fixture_open("cost", 10);
+    uint64_t now = 1000000;
+    for (int i = 0; i < 20000; i++) {
+        add(&f, (weir_evict_entry){ .entry = 0, .hits = 1, .last_use = now - 1125, .tokens = 16 });
+        add(&f, (weir_evict_entry){ .entry = 1, .hits = 1, .last_use = now, .tokens = 16 });
+        cr_assert(eq(i32, next(&f), 0));
+        f.policy->remove(f.state, 1);
+    }
+    return f;
+}
+
+/* The four pages of a row weigh more and more, and so each is given up only if
+ * it was used longer ago than all of its weight makes up for. */
+Test(evict, cost_weighs_work_chance_and_priority_against_time)
+{
+    static const struct {
+        weir_evict_entry entry;
+        uint64_t worth; /* ticks of the clock, of a span of 1000 */
+    } rows[] = {
+        { { .hits = 1, .depth = 0, .tokens = 16, .bytes = 4096 }, 125 },
+        { { .hits = 2, .depth = 0, .tokens = 16, .bytes = 4096 }, 1000 },
+        { { .hits = 9, .depth = 0, .tokens = 16, .bytes = 4096 }, 1000 },
+        { { .hits = 1, .depth = 2048, .tokens = 16, .bytes = 4096 }, 250 },
+        { { .hits = 2, .depth = 2048, .tokens = 16, .bytes = 4096 }, 2000 },
+        { { .hits = 2, .depth = 0, .tokens = 16, .bytes = 4096, .priority = 2 }, 3000 },
+        { { .hits = 2, .depth = 0, .tokens = 32, .bytes = 4096 }, 2000 },
+        { { .hits = 2, .depth = 0, .tokens = 16, .bytes = 8192 }, 500 },
+        { { .hits = 2, .depth = 0, .tokens = 16, .bytes = 0 }, 1000 },
+        { { .hits = 2, .depth = 1u << 27, .tokens = 16, .bytes = 4096 }, 64000 }, /* the most */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (int older = 0; older < 2; older++) {
+            struct fixture f = cost_with_span();
+            /* tells the size of a page, and is idle as long as the others were */
+            add(&f, (weir_evict_entry){
+                        .entry = 2, .hits = 1, .last_use = 998875, .tokens = 16, .bytes = 4096 });
+            cr_assert(eq(i32, next(&f), 2));
+            weir_evict_entry plain = {
+                .entry = 3, .hits = 1, .last_use = 2000000, .tokens = 16, .bytes = 4096
+            };
+            weir_evict_entry entry = rows[i].entry;
+            entry.entry = 4;
+            /* the plain page is worth 125 ticks; 2 % for the mean, and for having
+             * been fed above */
+            uint64_t margin = rows[i].worth / 50 + 20;
+            uint64_t lead = rows[i].worth - 125;
+            entry.last_use = plain.last_use - lead + (older ? -margin : margin);
+            add(&f, plain);
+            add(&f, entry);
+            cr_expect(eq(i32, next(&f), older ? 4 : 3), "row %zu, older %d", i, older);
+            fixture_close(&f);
+        }
+    }
+}
+
 static void expect_victims(struct fixture *f, const int32_t *expected, size_t n)
 {
     for (size_t k = 0; k < n; k++)
@@ -308,14 +389,16 @@ struct model_entry {
     bool known;
     bool added;
     bool guarded;
-    uint64_t key; /* lfu: set at the last use; slru: time of use or demotion */
+    uint64_t key;    /* lfu: set at the last use; slru: time of use or demotion; cost: when added */
+    uint64_t weight; /* cost: in 65536ths, when added */
 };
 
 struct model {
-    char kind; /* l, s, f (lfu), o (fifo), m, i (filo) */
+    char kind; /* l, s, f (lfu), o (fifo), m, i (filo), p, c */
     struct model_entry entries[MODEL_ENTRIES];
     uint64_t now;
-    uint64_t age;
+    uint64_t age; /* lfu: of the last victim; cost: 1024 spans */
+    uint64_t newest;
 };
 
 static uint64_t model_key(const struct model *model, const struct model_entry *e)
@@ -329,6 +412,8 @@ static uint64_t model_key(const struct model *model, const struct model_entry *e
         return UINT64_MAX - e->facts.last_use;
     case 'i':
         return UINT64_MAX - e->facts.since;
+    case 'p':
+        return e->facts.priority * UINT64_C(1000000) + e->facts.last_use;
     case 's':
         return e->key + (e->guarded ? UINT64_C(1) << 60 : 0);
     default:
@@ -368,12 +453,24 @@ static void model_balance(struct model *model)
     }
 }
 
+/* All pages have 16 tokens and 4096 bytes. */
+static void model_weigh(struct model *model, struct model_entry *e)
+{
+    uint64_t doubled = 2 * (32768 + e->facts.depth * 16) * (1 + e->facts.priority);
+    e->weight = e->facts.hits < 2 ? doubled / 8 : doubled;
+    e->key = e->facts.last_use + model->age / 1024 * e->weight / 65536;
+    if (e->facts.last_use > model->newest)
+        model->newest = e->facts.last_use;
+}
+
 static void model_learn(struct model *model, struct model_entry *e, bool used)
 {
     if (model->kind == 'f' && (used || !e->known))
         e->key = model->age + e->facts.hits;
     if (model->kind == 's' && (used || !e->known))
         e->key = e->facts.last_use;
+    if (model->kind == 'c' && (!used || e->added))
+        model_weigh(model, e);
     e->known = true;
     if (model->kind == 's' && used && e->facts.last_use > e->facts.since)
         e->guarded = true;
@@ -388,8 +485,12 @@ static void random_step(struct fixture *f, struct model *model, struct random *r
     if (!e->in_tier) {
         *e = (struct model_entry){ .in_tier = true };
         e->facts = entry_of(i, 1 + random_below(random, 3), model->now, model->now);
-        e->facts.depth = random_below(random, 4);
+        e->facts.depth = random_below(random, 4) * 700;
+        e->facts.tokens = 16;
+        e->facts.bytes = 4096;
     } else if (what < 3) {
+        if (!e->added)
+            e->facts.priority = random_below(random, 4);
         add(f, e->facts);
         model_learn(model, e, false);
         e->added = true;
@@ -397,6 +498,7 @@ static void random_step(struct fixture *f, struct model *model, struct random *r
         model->now += random_percent(random, 60); /* one request uses several */
         e->facts.last_use = model->now;
         e->facts.hits++;
+        e->facts.priority = random_below(random, 4);
         use(f, e->facts);
         model_learn(model, e, true);
     } else if (what < 8) {
@@ -415,13 +517,16 @@ static void random_step(struct fixture *f, struct model *model, struct random *r
             v->added = false;
             if (model->kind == 'f' && v->key > model->age)
                 model->age = v->key;
+            if (model->kind == 'c')
+                model->age += (model->newest - v->facts.last_use) * 65536 / (65536 + v->weight) -
+                              model->age / 1024;
         }
     }
 }
 
 Test(evict, random_operations_equal_a_scan)
 {
-    static const char kinds[] = { 'l', 's', 'f', 'o', 'm', 'i' };
+    static const char kinds[] = { 'l', 's', 'f', 'o', 'm', 'i', 'p', 'c' };
     for (size_t k = 0; k < N_NAMES; k++) {
         for (uint64_t seed = 1; seed <= 10; seed++) {
             struct random random = { seed };

@@ -535,6 +535,7 @@ static int open_chaos(struct chaos *chaos)
     params.max_steps = WEIR_REPLAY_STEPS;
     params.max_seqs = options->active + 1;
     params.offered = options->offered;
+    params.host_drops_duplicates = options->drop_duplicates;
     params.eviction = options->policy;
     params.write_back = options->write_back;
     int rc = weir_cache_create(&chaos->cache, &params);

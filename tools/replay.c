@@ -436,6 +436,7 @@ static int open_replay(struct replay *replay)
     params.max_steps = WEIR_REPLAY_STEPS;
     params.max_seqs = options->active + options->batch + 1;
     params.offered = options->offered;
+    params.host_drops_duplicates = options->drop_duplicates;
     params.eviction = options->policy;
     params.write_back = options->write_back;
     params.log = log;

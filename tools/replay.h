@@ -33,6 +33,7 @@ const char *weir_replay_device_name(enum weir_replay_device device);
  *   device_pages  0: as many as never need an eviction
  *   host_pages    0: no host tier
  *   offered       share, 0..0.5
+ *   drop_duplicates  weir_cache_params.host_drops_duplicates
  *   device        what the ranks run on
  *   engine        what moves the bytes on a GPU
  *   verify        compare all pages that a step uses, and check the cache's
@@ -54,6 +55,7 @@ struct weir_replay_options {
     const char *policy;
     const char *write_back;
     double offered;
+    bool drop_duplicates;
     uint32_t n_layers;
     uint32_t n_tensors;
     uint32_t row_bytes;

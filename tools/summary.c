@@ -49,18 +49,20 @@ void weir_summary_compare(const struct weir_summary_run *runs, size_t n_runs)
 static json_t *parameters(const char *trace, const struct weir_replay_options *options,
                           uint32_t device_pages)
 {
-    return json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:f, s:[III], s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I}",
-        "trace", trace, "block_tokens", (json_int_t)options->block_tokens, "page_tokens",
-        (json_int_t)options->page_tokens, "device_pages", (json_int_t)device_pages, "host_pages",
-        (json_int_t)options->host_pages, "policy", options->policy, "write_back",
-        options->write_back, "offered", options->offered * 100, "shape",
-        (json_int_t)options->n_layers, (json_int_t)options->n_tensors,
-        (json_int_t)options->row_bytes, "host_layout", weir_host_layout_name(options->host_layout),
-        "device", weir_replay_device_name(options->device), "engine",
-        weir_transfer_engine_name(options->engine), "verify", (int)options->verify, "batch",
-        (json_int_t)options->batch, "ranks", (json_int_t)options->n_ranks, "active",
-        (json_int_t)options->active, "passes", (json_int_t)options->passes);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:f, s:b, s:[III], s:s, s:s, s:s, s:b, "
+                     "s:I, s:I, s:I, s:I}",
+                     "trace", trace, "block_tokens", (json_int_t)options->block_tokens,
+                     "page_tokens", (json_int_t)options->page_tokens, "device_pages",
+                     (json_int_t)device_pages, "host_pages", (json_int_t)options->host_pages,
+                     "policy", options->policy, "write_back", options->write_back, "offered",
+                     options->offered * 100, "drop_duplicates", (int)options->drop_duplicates,
+                     "shape", (json_int_t)options->n_layers, (json_int_t)options->n_tensors,
+                     (json_int_t)options->row_bytes, "host_layout",
+                     weir_host_layout_name(options->host_layout), "device",
+                     weir_replay_device_name(options->device), "engine",
+                     weir_transfer_engine_name(options->engine), "verify", (int)options->verify,
+                     "batch", (json_int_t)options->batch, "ranks", (json_int_t)options->n_ranks,
+                     "active", (json_int_t)options->active, "passes", (json_int_t)options->passes);
 }
 
 static json_t *object_of(const char *trace, const struct weir_replay_options *options,

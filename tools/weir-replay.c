@@ -44,6 +44,7 @@ enum option_key {
     KEY_POLICY,
     KEY_WRITE_BACK,
     KEY_OFFERED,
+    KEY_DROP_DUPLICATES,
     KEY_SHAPE,
     KEY_HOST_LAYOUT,
     KEY_DEVICE,
@@ -70,6 +71,8 @@ static const struct argp_option option_list[] = {
     { "write-back", KEY_WRITE_BACK, "NAME", 0,
       "Write-back policy (write_through); all: each in turn", 0 },
     { "offered", KEY_OFFERED, "PERCENT", 0, "Share of a tier that is kept free or offered (5)", 0 },
+    { "drop-duplicates", KEY_DROP_DUPLICATES, 0, 0,
+      "Host memory gives up what device memory also holds first", 0 },
     { 0, 0, 0, 0, "The server:", 3 },
     { "batch", KEY_BATCH, "N", 0, "Requests that one step prefills (1)", 0 },
     { "active", KEY_ACTIVE, "N", 0,
@@ -263,6 +266,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_OFFERED:
         read_offered(state, text, &options->offered);
+        break;
+    case KEY_DROP_DUPLICATES:
+        options->drop_duplicates = true;
         break;
     case KEY_SHAPE:
         read_shape(state, text, options);

@@ -26,7 +26,7 @@ refuse("more than one trace", program, demo, demo)
 refuse("No such file", program, "/nowhere/at.all")
 refuse("unrecognized option", program, demo, "--nonsense")
 refuse("there are: lru, ", program, demo, "--policy", "random")
-refuse("lfu, fifo, mru, filo, or all", program, demo, "--policy", "ALL")
+refuse("lfu, fifo, mru, filo, priority, cost, or all", program, demo, "--policy", "ALL")
 refuse("never, adaptive, or all", program, demo, "--write-back", "sometimes")
 refuse("write_through_selective", program, demo, "--write-back", "write_through_selective(0)")
 refuse("there are: segmented, layer_first, page_first, page_first_direct", program, demo,
@@ -90,7 +90,7 @@ with temporary_folder() as folder:
     # all policies: a table of all of them, an array; the same as one by one
     write("".join(GOOD.replace("[0, 1]", f"[{i}, {i + 1}]") for i in (0, 5, 0, 7, 5, 0, 9, 7)))
     common = ("--block-tokens", "16", "--device-pages", "4", "--host-pages", "3", "--offered", "0")
-    POLICIES = ("lru", "slru", "lfu", "fifo", "mru", "filo")
+    POLICIES = ("lru", "slru", "lfu", "fifo", "mru", "filo", "priority", "cost")
     WRITES = ("write_through", "write_through_selective", "write_back", "never", "adaptive")
     for policies, writes in ((POLICIES, WRITES), (POLICIES, ("write_back",)), (("fifo",), WRITES)):
         policy = policies[0] if len(policies) == 1 else "all"
