@@ -4,13 +4,16 @@
  * directions, odd and even rows, and rows by index in all their forms. What must
  * not change is compared as well. Exit 77 without a GPU.
  *
- * usage: gpu_copy_rows [ORDINAL] */
+ * usage: gpu_copy_rows [ORDINAL [rows]], the latter for a sanitizer, with which
+ * large pools take too long */
 
 #include "copy_model.h"
 #include "gpu_tier.h"
 #include "random.h"
 
 #include <weir/copy.h>
+
+#include <string.h>
 
 #define GIB (UINT64_C(1) << 30)
 
@@ -354,12 +357,15 @@ static void all_rows(weir_transfer_engine engine, bool tables)
 
 int main(int argc, char **argv)
 {
-    tier_open_device(argc, argv);
-    all_pages();
-    large_pages(WEIR_HOST_SEGMENTED);
-    large_pages(WEIR_HOST_PAGE_FIRST);
     static const weir_transfer_engine engines[] = { WEIR_ENGINE_TMA, WEIR_ENGINE_VECTOR,
                                                     WEIR_ENGINE_AUTO };
+    bool only_rows = argc > 2 && strcmp(argv[2], "rows") == 0;
+    tier_open_device(argc, argv);
+    if (!only_rows) {
+        all_pages();
+        large_pages(WEIR_HOST_SEGMENTED);
+        large_pages(WEIR_HOST_PAGE_FIRST);
+    }
     for (int i = 0; i < 3; i++) {
         all_rows(engines[i], false);
         all_rows(engines[i], true);
