@@ -2,6 +2,9 @@
 #include "executor.h"
 
 #include "check.h"
+#if WEIR_HAVE_KERNELS
+#include "forward_cuda.h"
+#endif
 
 #include <string.h>
 
@@ -12,14 +15,14 @@ struct executor {
     weir_device *device;
     weir_rank *rank;
     uint64_t n_begun;
-    uint64_t n_ended; /* reported */
+    uint64_t n_replayed; /* by a graph */
     struct plan plan;
     struct note note;
 };
 
 /* A link so slow that a load takes longer than a forward pass: the layers that
  * wait for it do wait, and a missing wait would show. */
-static void open_device(struct executor *executor)
+static void open_cpu(struct executor *executor)
 {
     weir_cpu_device_params params;
     weir_cpu_device_params_init(&params);
@@ -30,6 +33,29 @@ static void open_device(struct executor *executor)
     executor->ops = &forward_cpu;
 }
 
+#if WEIR_HAVE_KERNELS
+static void open_cuda(struct executor *executor)
+{
+    weir_device_params params;
+    weir_device_params_init(&params);
+    params.kind = WEIR_DEVICE_CUDA;
+    params.log = weir_log_stderr(WEIR_LOG_WARN);
+    CHECK(weir_device_open(&executor->device, &params));
+    executor->ops = &forward_cuda;
+}
+#endif
+
+static void open_device(struct executor *executor)
+{
+#if WEIR_HAVE_KERNELS
+    if (executor->with->device == WEIR_DEVICE_CUDA) {
+        open_cuda(executor);
+        return;
+    }
+#endif
+    open_cpu(executor);
+}
+
 static void open_all(struct executor *executor)
 {
     const struct executor_params *with = executor->with;
@@ -38,25 +64,29 @@ static void open_all(struct executor *executor)
     weir_shape shape = pages_shape(groups, tensors);
     weir_rank_params params;
     open_device(executor);
+    struct forward_params forward = { with->model, executor->device, groups, with->device_pages,
+                                      with->exchange };
+    CHECK(executor->ops->open(&executor->forward, &forward));
     weir_rank_params_init(&params);
     params.shape = &shape;
     params.device_pages = with->device_pages;
     params.host_pages = with->host_pages;
+    params.planes = executor->ops->planes(executor->forward);
     params.max_steps = MAX_STEPS;
     params.max_write_backs = MAX_WRITE_BACKS;
     params.captured_waits = executor->ops->replay != NULL;
     params.log = weir_log_stderr(WEIR_LOG_WARN);
     CHECK(weir_rank_open(&executor->rank, executor->device, &params));
-    struct forward_params forward = { with->model, executor->device, executor->rank, groups,
-                                      with->exchange };
-    CHECK(executor->ops->open(&executor->forward, &forward));
+    CHECK(executor->ops->attach(executor->forward, executor->rank));
 }
 
 static void close_all(struct executor *executor)
 {
     CHECK(weir_rank_synchronize(executor->rank));
-    executor->ops->close(executor->forward);
     weir_rank_close(&executor->rank);
+    executor->ops->close(executor->forward);
+    if (executor->ops->replay)
+        REQUIRE(executor->n_replayed > 0);
     if (executor->with->device == WEIR_DEVICE_CPU)
         REQUIRE(weir_cpu_device_races(executor->device) == 0);
     CHECK(weir_device_close(&executor->device));
@@ -71,6 +101,7 @@ static void enqueue_rows(struct executor *executor, uint64_t step, uint32_t slot
     bool done = false;
     if (ops->replay)
         CHECK(ops->replay(executor->forward, slot, &done));
+    executor->n_replayed += done;
     if (done)
         return;
     CHECK(ops->begin(executor->forward, slot));
@@ -120,12 +151,9 @@ static void send_what_ended(struct executor *executor)
     note->kind = NOTE_REPORT;
     way_send(executor->with->end, note, sizeof *note);
     CHECK(weir_report_decode(&items, &n, note->report, note->report_bytes, NULL));
-    for (size_t i = 0; i < n; i++) {
-        if (items[i].kind != WEIR_REPORT_STEP)
-            continue;
-        executor->n_ended++;
-        send_answers(executor, items[i].number);
-    }
+    for (size_t i = 0; i < n; i++)
+        if (items[i].kind == WEIR_REPORT_STEP)
+            send_answers(executor, items[i].number);
 }
 
 void executor_run(const struct executor_params *params)

@@ -25,6 +25,7 @@ struct slot {
 
 struct forward {
     struct forward_params with;
+    weir_rank *rank;
     weir_stream *stream;
     int32_t next_token[MAX_CHATS]; /* what a chat's last row came to */
     uint32_t side;                 /* of the exchange */
@@ -62,10 +63,10 @@ static void attend(struct forward *forward, struct slot *slot, uint32_t layer, u
     const struct model *model = forward->with.model;
     const struct plan *plan = &slot->plan;
     for (uint32_t p = 0; p < plan->n_parts; p++) {
-        pages_view(&forward->keys[p], forward->with.rank, PAGE_KEYS, layer, forward->with.groups,
+        pages_view(&forward->keys[p], forward->rank, PAGE_KEYS, layer, forward->with.groups, group,
+                   &plan->parts[p]);
+        pages_view(&forward->values[p], forward->rank, PAGE_VALUES, layer, forward->with.groups,
                    group, &plan->parts[p]);
-        pages_view(&forward->values[p], forward->with.rank, PAGE_VALUES, layer,
-                   forward->with.groups, group, &plan->parts[p]);
     }
     /* All rows first: those of a chunk look at one another. */
     for (uint32_t r = 0; r < plan->n_rows; r++) {
@@ -127,7 +128,7 @@ static int cpu_begin(struct forward *forward, uint32_t slot)
 static int cpu_layer(struct forward *forward, uint32_t slot, uint32_t layer)
 {
     struct slot *with = &forward->slots[slot];
-    size_t n = pages_accesses(forward->with.rank, layer, &with->plan, forward->accesses);
+    size_t n = pages_accesses(forward->rank, layer, &with->plan, forward->accesses);
     return weir_cpu_launch(forward->with.device, forward->stream, run_layer, &with->calls[layer],
                            forward->accesses, n);
 }
@@ -162,7 +163,19 @@ static void cpu_close(struct forward *forward)
     free(forward);
 }
 
-static weir_stream *cpu_stream(struct forward *forward)
+static const weir_device_plane *cpu_planes(const struct forward *forward)
+{
+    (void)forward;
+    return NULL;
+}
+
+static int cpu_attach(struct forward *forward, weir_rank *rank)
+{
+    forward->rank = rank;
+    return 0;
+}
+
+static weir_stream *cpu_stream(const struct forward *forward)
 {
     return forward->stream;
 }
@@ -172,7 +185,7 @@ static struct plan *cpu_plan(struct forward *forward, uint32_t slot)
     return &forward->slots[slot].plan;
 }
 
-static const struct model_answer *cpu_answers(struct forward *forward, uint32_t slot)
+static const struct model_answer *cpu_answers(const struct forward *forward, uint32_t slot)
 {
     return forward->slots[slot].answers;
 }
@@ -180,6 +193,8 @@ static const struct model_answer *cpu_answers(struct forward *forward, uint32_t 
 const struct forward_ops forward_cpu = {
     .open = cpu_open,
     .close = cpu_close,
+    .planes = cpu_planes,
+    .attach = cpu_attach,
     .stream = cpu_stream,
     .plan = cpu_plan,
     .begin = cpu_begin,

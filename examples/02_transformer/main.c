@@ -111,19 +111,64 @@ static bool run_mode(const struct mode *mode, weir_device_kind device, const str
     return went_through(mode, &summary) && n_different == 0;
 }
 
-int main(void)
+static bool run_modes(weir_device_kind device, const struct model *model,
+                      const struct script *script, const struct outcome *right)
+{
+    bool good = true;
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (device == WEIR_DEVICE_CPU || modes[i].n_ranks == 1)
+            good = run_mode(&modes[i], device, model, script, right) && good;
+    return good;
+}
+
+static uint64_t run_plain(weir_device_kind device, const struct model *model,
+                          const struct script *script, struct outcome *right)
+{
+#if WEIR_HAVE_KERNELS
+    if (device == WEIR_DEVICE_CUDA)
+        return plain_run_cuda(model, script, right);
+#endif
+    (void)device;
+    return plain_run_cpu(model, script, right);
+}
+
+/* Whether there is a GPU and this program has kernels for it. */
+static bool have_cuda(void)
+{
+    weir_device *device;
+    weir_device_params params;
+    weir_device_params_init(&params);
+    params.kind = WEIR_DEVICE_CUDA;
+    if (!WEIR_HAVE_KERNELS || weir_device_open(&device, &params))
+        return false;
+    CHECK(weir_device_close(&device));
+    return true;
+}
+
+int main(int argc, char **argv)
 {
     static struct outcome right[MAX_CHATS];
     struct script script;
+    weir_device_kind device = WEIR_DEVICE_CPU;
+    if (argc == 3 && strcmp(argv[1], "--device") == 0 && strcmp(argv[2], "cuda") == 0) {
+        device = WEIR_DEVICE_CUDA;
+    } else if (argc != 1 &&
+               (argc != 3 || strcmp(argv[1], "--device") != 0 || strcmp(argv[2], "cpu") != 0)) {
+        fprintf(stderr, "usage: %s [--device cpu|cuda]\n", argv[0]);
+        return 2;
+    }
+    if (device == WEIR_DEVICE_CUDA && !have_cuda()) {
+        printf("skipped: no GPU, or built without kernels\n");
+        return 77;
+    }
     struct model *model = model_create(7);
     REQUIRE(model);
     script_write(&script);
     printf("%-24s %7s %7s %7s %7s %9s %9s  %s\n", "", "tokens", "steps", "hits", "host",
            "preempted", "refused", "logits");
-    printf("%-24s %7llu\n", "without weir", (unsigned long long)plain_run(model, &script, right));
-    bool good = true;
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
-        good = run_mode(&modes[i], WEIR_DEVICE_CPU, model, &script, right) && good;
+    uint64_t n = run_plain(device, model, &script, right);
+    printf("%-24s %7llu\n", "without weir", (unsigned long long)n);
+    bool good = run_modes(device, model, &script, right);
     free(model);
     return good ? 0 : 1;
 }

@@ -3,42 +3,9 @@
 
 #include "check.h"
 
-#include <string.h>
+#include <stdlib.h>
 
-struct kv {
-    float keys[N_LAYERS][N_GROUPS][MAX_CONTEXT][HEAD_DIM];
-    float values[N_LAYERS][N_GROUPS][MAX_CONTEXT][HEAD_DIM];
-};
-
-static const float *row_of_array(const void *where, uint32_t position)
-{
-    return (const float *)where + (size_t)position * HEAD_DIM;
-}
-
-static struct model_answer forward(const struct model *model, struct kv *kv,
-                                   const struct model_input *input)
-{
-    uint32_t position = input->position;
-    float x[D_MODEL], partials[N_GROUPS][D_MODEL], logits[VOCABULARY];
-    model_embed(model, input, x);
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
-        for (uint32_t g = 0; g < N_GROUPS; g++) {
-            struct model_context context = { row_of_array, kv->keys[l][g], kv->values[l][g] };
-            struct model_query query;
-            model_project(model, l, g, input, x, &query, kv->keys[l][g][position],
-                          kv->values[l][g][position]);
-            model_attend(model, l, g, &query, position, &context, partials[g]);
-        }
-        model_add(x, partials);
-        for (uint32_t g = 0; g < N_GROUPS; g++)
-            model_mlp(model, l, g, x, partials[g]);
-        model_add(x, partials);
-    }
-    model_logits(model, x, logits);
-    return model_answer_of(logits);
-}
-
-static uint64_t serve(const struct model *model, struct kv *kv, const struct chat_script *chat,
+static uint64_t serve(const struct chat_script *chat, plain_forward forward, void *user,
                       struct outcome *outcome)
 {
     const struct prompt *prompt = chat->prompt;
@@ -51,7 +18,7 @@ static uint64_t serve(const struct model *model, struct kv *kv, const struct cha
     prompt_tokens(prompt, tokens);
     for (; outcome->n < prompt->n_generate; position++) {
         struct model_input input = prompt_input(prompt, position, tokens[position]);
-        struct model_answer answer = forward(model, kv, &input);
+        struct model_answer answer = forward(user, &input);
         if (position + 1 < length)
             continue;
         bool other = chat->sample == 1 && outcome->n == 0;
@@ -62,14 +29,59 @@ static uint64_t serve(const struct model *model, struct kv *kv, const struct cha
     return position;
 }
 
-uint64_t plain_run(const struct model *model, const struct script *script,
+uint64_t plain_run(const struct script *script, plain_forward forward, void *user,
                    struct outcome outcomes[MAX_CHATS])
 {
-    struct kv *kv = malloc(sizeof *kv);
-    REQUIRE(kv);
     uint64_t n = 0;
     for (uint32_t i = 0; i < script->n_chats; i++)
-        n += serve(model, kv, &script->chats[i], &outcomes[i]);
-    free(kv);
+        n += serve(&script->chats[i], forward, user, &outcomes[i]);
+    return n;
+}
+
+/* ---- On the CPU ------------------------------------------------------------ */
+
+struct cpu {
+    const struct model *model;
+    float keys[N_LAYERS][N_GROUPS][MAX_CONTEXT][HEAD_DIM];
+    float values[N_LAYERS][N_GROUPS][MAX_CONTEXT][HEAD_DIM];
+};
+
+static const float *row_of_array(const void *where, uint32_t position)
+{
+    return (const float *)where + (size_t)position * HEAD_DIM;
+}
+
+static struct model_answer cpu_forward(void *user, const struct model_input *input)
+{
+    struct cpu *cpu = user;
+    const struct model *model = cpu->model;
+    uint32_t position = input->position;
+    float x[D_MODEL], partials[N_GROUPS][D_MODEL], logits[VOCABULARY];
+    model_embed(model, input, x);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t g = 0; g < N_GROUPS; g++) {
+            struct model_context context = { row_of_array, cpu->keys[l][g], cpu->values[l][g] };
+            struct model_query query;
+            model_project(model, l, g, input, x, &query, cpu->keys[l][g][position],
+                          cpu->values[l][g][position]);
+            model_attend(model, l, g, &query, position, &context, partials[g]);
+        }
+        model_add(x, partials);
+        for (uint32_t g = 0; g < N_GROUPS; g++)
+            model_mlp(model, l, g, x, partials[g]);
+        model_add(x, partials);
+    }
+    model_logits(model, x, logits);
+    return model_answer_of(logits);
+}
+
+uint64_t plain_run_cpu(const struct model *model, const struct script *script,
+                       struct outcome outcomes[MAX_CHATS])
+{
+    struct cpu *cpu = calloc(1, sizeof *cpu);
+    REQUIRE(cpu);
+    cpu->model = model;
+    uint64_t n = plain_run(script, cpu_forward, cpu, outcomes);
+    free(cpu);
     return n;
 }
