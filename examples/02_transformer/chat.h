@@ -36,7 +36,7 @@ void chat_init(struct chat *chat, uint32_t index, const struct chat_script *scri
 /* Opens its sequence on the tokens that it has so far. -ENOSPC, -ENOMEM. */
 int chat_open(struct chat *chat, weir_cache *cache);
 
-/* Ends its life, with steps in flight or not. */
+/* Ends its life, if it has begun, with steps in flight or not. */
 void chat_close(struct chat *chat);
 
 /* Whether there is a token to compute now. */

@@ -2,10 +2,11 @@
 #include "executor.h"
 
 #include "check.h"
-#if WEIR_HAVE_KERNELS
+#if TRANSFORMER_CUDA
 #include "forward_cuda.h"
 #endif
 
+#include <errno.h>
 #include <string.h>
 
 struct executor {
@@ -33,7 +34,7 @@ static void open_cpu(struct executor *executor)
     executor->ops = &forward_cpu;
 }
 
-#if WEIR_HAVE_KERNELS
+#if TRANSFORMER_CUDA
 static void open_cuda(struct executor *executor)
 {
     weir_device_params params;
@@ -47,7 +48,7 @@ static void open_cuda(struct executor *executor)
 
 static void open_device(struct executor *executor)
 {
-#if WEIR_HAVE_KERNELS
+#if TRANSFORMER_CUDA
     if (executor->with->device == WEIR_DEVICE_CUDA) {
         open_cuda(executor);
         return;
@@ -121,6 +122,9 @@ static void run_step(struct executor *executor)
     weir_stream *stream = executor->ops->stream(executor->forward);
     uint64_t step;
     *plan = executor->plan;
+    if (plan->load_fails && executor->with->rank + 1 == executor->with->n_ranks &&
+        executor->with->device == WEIR_DEVICE_CPU) /* at the second layer from here on */
+        CHECK(weir_cpu_device_fail(executor->device, WEIR_CPU_CALL_COPY_LOAD, 2, -EIO));
     CHECK(weir_rank_begin(executor->rank, plan->order, plan->order_bytes, slot, stream, &step));
     REQUIRE(step == executor->n_begun);
     if (plan->n_rows > 0)

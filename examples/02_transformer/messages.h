@@ -51,6 +51,7 @@ struct plan_part {
 /* Sent as far as the order reaches. */
 struct plan {
     enum plan_kind kind;
+    bool load_fails; /* on the last rank: the script wants it */
     uint32_t n_rows, n_parts;
     struct plan_row rows[MAX_ROWS];
     struct plan_part parts[MAX_BATCH];

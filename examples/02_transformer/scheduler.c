@@ -54,8 +54,12 @@ static void remove_from(struct chat **list, uint32_t *n, const struct chat *chat
     *n = kept;
 }
 
+/* Only the first of the queue may stand in the cache's line: pages set aside for
+ * one behind it would be missing in front. */
 static void queue_first(struct scheduler *scheduler, struct chat *chat)
 {
+    if (scheduler->n_queued > 0)
+        chat_close(scheduler->queue[0]);
     memmove(scheduler->queue + 1, scheduler->queue,
             scheduler->n_queued++ * sizeof scheduler->queue[0]);
     scheduler->queue[0] = chat;
@@ -84,6 +88,14 @@ static void requeue(struct scheduler *scheduler, struct chat *chat)
     remove_from(scheduler->running, &scheduler->n_running, chat);
     chat_close(chat);
     queue_first(scheduler, chat);
+}
+
+/* What was computed on pages that did not arrive is wrong: its answers come to a
+ * life that has ended. The next one finds what is good in the index. */
+static void recompute(struct scheduler *scheduler, struct chat *chat)
+{
+    requeue(scheduler, chat);
+    scheduler->summary->recomputed++;
 }
 
 static void preempt_youngest(struct scheduler *scheduler)
@@ -214,6 +226,7 @@ static void add_chats(struct scheduler *scheduler, weir_step step, struct flight
         CHECK(weir_seq_pages(chat->seq, 0, PAGE_TOKENS, part->pages, MAX_CHAT_PAGES, &n_pages));
         part->n_pages = (chat->n_sent + part->n_rows - 1) / PAGE_TOKENS + 1;
         REQUIRE(part->n_pages <= n_pages);
+        plan->load_fails |= chat->prompt->load_fails && chat->life == 0 && chat->hit.n_host > 0;
         chat_sent(chat, flight->step, part->n_rows);
         chat_commit(chat);
     }
@@ -272,8 +285,6 @@ static bool send_step(struct scheduler *scheduler, bool must)
 
 /* ---- What comes back ------------------------------------------------------- */
 
-/* What was computed on pages that did not arrive is wrong: it is not taken, for
- * the chat begins another life. */
 static void poll_cache(struct scheduler *scheduler)
 {
     weir_cache_event events[8];
@@ -285,7 +296,7 @@ static void poll_cache(struct scheduler *scheduler)
             if (events[i].kind == WEIR_EVENT_WRITE_WAITING)
                 scheduler->write_waiting = true;
             if (events[i].kind == WEIR_EVENT_LOAD_FAILED)
-                requeue(scheduler, events[i].user);
+                recompute(scheduler, events[i].user);
         }
     } while (n > 0);
 }
@@ -430,7 +441,6 @@ static void summarise(struct scheduler *scheduler)
     summary->hit_device = stats.hit_pages_device;
     summary->hit_host = stats.hit_pages_host;
     summary->hit_loading = stats.hit_pages_loading;
-    summary->loaded = stats.loaded_pages;
     summary->duplicates = stats.duplicate_pages;
 }
 

@@ -35,11 +35,10 @@ struct summary {
     uint64_t rows; /* tokens that went through the model */
     uint64_t steps;
     uint64_t hit_device, hit_host, hit_loading; /* pages */
-    uint64_t loaded;                            /* pages */
     uint64_t duplicates;                        /* pages computed twice at once */
-    uint64_t forks;
     uint64_t preempted;
     uint64_t aborted_in_load;
+    uint64_t recomputed;                      /* chats whose load has failed */
     uint64_t drafts_accepted, drafts_refused; /* tokens */
 };
 

@@ -25,28 +25,38 @@ static const struct prompt prompts[] = {
     { "host hit, joined", 3, HELPER, WORDS(15, 33), .n_generate = 16 },
     { "cold again", 3, HELPER, WORDS(10, 20), .n_generate = 12 },
 
-    /* A client hangs up in the middle of a load. Who joined that load is none the worse. */
-    { "long again", 4, SYSTEM(2, 370), WORDS(16, 20), .n_generate = 8 },
-    { "aborted", 5, HELPER, WORDS(17, 30), .n_generate = 8, .abort_in_load = true },
-    { "joined the aborted", 5, HELPER, WORDS(18, 30), .n_generate = 8 },
+    /* A client hangs up in the middle of a load, which nobody else wants. */
+    { "aborted", 4, SYSTEM(2, 370), WORDS(28, 20), .n_generate = 8, .abort_in_load = true },
+
+    /* Another one hangs up; who joined that load is none the worse. */
+    { "long again", 5, SYSTEM(2, 370), WORDS(16, 20), .n_generate = 8 },
+    { "aborted, but joined", 6, HELPER, WORDS(17, 30), .n_generate = 8, .abort_in_load = true },
+    { "joined the aborted", 6, HELPER, WORDS(18, 30), .n_generate = 8 },
+
+    /* A load fails on one rank. What was computed on top of it is thrown away, and both chats that
+     * needed it begin again: what did not arrive is computed. */
+    { "long once more", 7, SYSTEM(2, 370), WORDS(23, 20), .n_generate = 8 },
+    { "load fails", 8, HELPER, WORDS(24, 30), .n_generate = 12, .load_fails = true },
+    { "joined the failed", 8, HELPER, WORDS(25, 50), .n_generate = 12 },
 
     /* Each fits alone. As their answers grow one must go, and comes back later with the tokens
      * that it has so far: most of its pages are still there. */
-    { "growing", 6, SYSTEM(3, 100), WORDS(19, 20), .n_generate = 100 },
-    { "growing too", 6, SYSTEM(4, 100), WORDS(20, 20), .n_generate = 100 },
+    { "growing", 9, SYSTEM(3, 100), WORDS(19, 20), .n_generate = 100 },
+    { "growing too", 9, SYSTEM(4, 100), WORDS(20, 20), .n_generate = 100 },
 
     /* A draft model guesses; what the model does not confirm is computed over. */
-    { "speculative", 7, HELPER, WORDS(21, 22), .n_generate = 40, .n_draft = 3 },
-    { "beside it", 7, HELPER, WORDS(22, 22), .n_generate = 40 },
+    { "speculative", 10, HELPER, WORDS(21, 22), .n_generate = 40, .n_draft = 3 },
+    { "beside it", 10, HELPER, WORDS(22, 22), .n_generate = 40 },
 
     /* The same tokens under another LoRA adapter have other keys and values. */
-    { "adapter", 8, HELPER, WORDS(10, 20), .adapter = 1, .n_generate = 12 },
-    { "no adapter", 8, HELPER, WORDS(10, 20), .n_generate = 12 },
-    { "adapter again", 9, HELPER, WORDS(10, 22), .adapter = 1, .n_generate = 12 },
-    { "other adapter", 9, HELPER, WORDS(10, 20), .adapter = 2, .n_generate = 12 },
+    { "adapter", 11, HELPER, WORDS(10, 20), .adapter = 1, .n_generate = 12 },
+    { "no adapter", 11, HELPER, WORDS(10, 20), .n_generate = 12 },
+    { "adapter again", 12, HELPER, WORDS(10, 22), .adapter = 1, .n_generate = 12 },
+    { "other adapter", 12, HELPER, WORDS(10, 20), .adapter = 2, .n_generate = 12 },
 };
 
 #define N_PROMPTS (sizeof prompts / sizeof prompts[0])
+_Static_assert(2 * N_PROMPTS <= MAX_CHATS, "two samples each");
 
 void script_write(struct script *script)
 {

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define MAX_CHATS 40
+#define MAX_CHATS 64
 #define MAX_GENERATED 128
 
 struct prompt {
@@ -30,6 +30,7 @@ struct prompt {
     bool two_samples;    /* the second begins with the second best token */
     uint32_t n_draft;    /* tokens that a draft model guesses ahead; 0: none */
     bool abort_in_load;  /* its client hangs up when its first step is under way */
+    bool load_fails;     /* the last rank's link breaks in its first step's load; not on CUDA */
 };
 
 /* A sequence to be served: sample 0 or 1 of a prompt. */
