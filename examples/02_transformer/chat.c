@@ -4,6 +4,8 @@
 #include "check.h"
 #include "messages.h"
 
+#include <string.h>
+
 void chat_init(struct chat *chat, uint32_t index, const struct chat_script *script,
                const struct outcome *right, struct outcome *outcome)
 {
@@ -15,20 +17,33 @@ void chat_init(struct chat *chat, uint32_t index, const struct chat_script *scri
     chat->n_target = chat->n_prompt + prompt->n_generate;
 }
 
-/* The namespace of a key holds all that changes what a token's keys and values
- * are, beside the tokens. */
+/* A key tells all that changes what a token's keys and values are: the tokens, by
+ * its namespace what is true of all of them, by its spans what a few of them stand
+ * for. */
 enum field_tag {
     FIELD_ADAPTER = 1
 };
 
+/* The digest is of the picture; a server hashes it when it arrives. */
+static weir_span image_span(const struct prompt *prompt)
+{
+    weir_span span = { prompt->n_system, prompt->n_image, 16, { 0 } };
+    uint64_t digest[2] = { model_random(prompt->image, 0), model_random(prompt->image, 1) };
+    memcpy(span.digest, digest, sizeof digest);
+    return span;
+}
+
 int chat_open(struct chat *chat, weir_cache *cache)
 {
     weir_field adapter = { FIELD_ADAPTER, sizeof chat->prompt->adapter, &chat->prompt->adapter };
+    weir_span image = image_span(chat->prompt);
     weir_key key = {
         .tokens = chat->tokens,
         .n_tokens = chat->n_known,
         .fields = &adapter,
         .n_fields = chat->prompt->adapter ? 1 : 0,
+        .spans = &image,
+        .n_spans = chat->prompt->n_image ? 1 : 0,
     };
     weir_seq_params params;
     weir_seq_params_init(&params);

@@ -53,6 +53,12 @@ static const struct prompt prompts[] = {
     { "no adapter", 11, HELPER, WORDS(10, 20), .n_generate = 12 },
     { "adapter again", 12, HELPER, WORDS(10, 22), .adapter = 1, .n_generate = 12 },
     { "other adapter", 12, HELPER, WORDS(10, 20), .adapter = 2, .n_generate = 12 },
+
+    /* The same tokens, but another picture. Only what comes before it is shared; who sends the
+     * first picture again finds that too. */
+    { "image", 13, HELPER, IMAGE(7, 20), WORDS(26, 12), .n_generate = 12 },
+    { "other image", 14, HELPER, IMAGE(9, 20), WORDS(26, 12), .n_generate = 12 },
+    { "image again", 14, HELPER, IMAGE(7, 20), WORDS(26, 30), .n_generate = 12 },
 };
 
 #define N_PROMPTS (sizeof prompts / sizeof prompts[0])
