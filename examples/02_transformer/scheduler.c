@@ -301,8 +301,8 @@ static void poll_cache(struct scheduler *scheduler)
     } while (n > 0);
 }
 
-/* The second sample begins where the first one does, with another first token. It
- * shares the prompt's pages; the queue is for when there is no room for it. */
+/* The second sample begins where the first one does, with another first token: a
+ * chat like any other, that finds the prompt's full pages in the index. */
 static void split(struct scheduler *scheduler, struct chat *chat, const struct model_answer *answer)
 {
     struct chat *other = &scheduler->chats[chat->index + 1];
