@@ -15,7 +15,8 @@
  *   content  a page's bytes follow from the letters up to it, the rank, the
  *            tensor, the layer and the place
  *   kernel   of a request in a step and layer: compares the pages that are
- *            computed before, fills those that the step computes
+ *            computed before, fills those that the step computes, and writes
+ *            garbage into the rest, which is nobody else's
  *   twin     a cache that is given the same calls and reports: same answers,
  *            same orders, same digest after each. Every call also checks the
  *            cache's invariants
@@ -68,6 +69,7 @@ struct server_kernel {
     uint32_t layer;
     uint32_t n_done; /* as of the step */
     uint32_t n_end;
+    uint32_t n_pages;
     uint64_t wrong[SERVER_PAGES];
     bool ran;
 };
@@ -82,6 +84,7 @@ struct server_work {
     struct server_request *requests[SERVER_PAGES];
     uint32_t n_done[SERVER_PAGES];
     uint32_t n_end[SERVER_PAGES];
+    uint32_t n_pages[SERVER_PAGES];
 };
 
 struct server_rank {
@@ -144,9 +147,16 @@ static inline unsigned char server_byte(const char *letters, size_t page, uint32
     return (unsigned char)random_next(&random);
 }
 
-/* Fills a page of a layer, or counts the bytes that are wrong. */
+enum server_act {
+    SERVER_CHECK,
+    SERVER_FILL,
+    SERVER_SPOIL
+};
+
+/* Fills or spoils a page of a layer, or counts the bytes that are wrong. */
 static inline uint64_t server_touch(const struct server *s, uint32_t rank, int32_t page,
-                                    const char *letters, size_t at, uint32_t layer, bool fill)
+                                    const char *letters, size_t at, uint32_t layer,
+                                    enum server_act act)
 {
     const struct server_rank *r = &s->ranks[rank];
     uint64_t wrong = 0;
@@ -154,8 +164,9 @@ static inline uint64_t server_touch(const struct server *s, uint32_t rank, int32
         unsigned char *piece = (unsigned char *)(uintptr_t)weir_rank_device_address(
             r->rank, t, layer, (weir_device_page){ page });
         for (uint64_t i = 0; piece && i < r->shape->tensors[t].page_bytes; i++) {
-            unsigned char right = server_byte(letters, at, rank, t, layer, i);
-            if (fill)
+            unsigned char right =
+                act == SERVER_SPOIL ? 0xEE : server_byte(letters, at, rank, t, layer, i);
+            if (act != SERVER_CHECK)
                 piece[i] = right;
             wrong += piece[i] != right;
         }
@@ -412,9 +423,13 @@ static inline void server_run_kernel(void *arg)
     struct server_kernel *kernel = arg;
     const struct server_request *request = kernel->request;
     kernel->ran = true;
-    for (uint32_t i = 0; i < kernel->n_end; i++)
+    for (uint32_t i = 0; i < kernel->n_pages; i++) {
+        enum server_act act = i < kernel->n_done  ? SERVER_CHECK
+                              : i < kernel->n_end ? SERVER_FILL
+                                                  : SERVER_SPOIL;
         kernel->wrong[i] = server_touch(kernel->server, kernel->rank, request->table[i],
-                                        request->letters, i, kernel->layer, i >= kernel->n_done);
+                                        request->letters, i, kernel->layer, act);
+    }
 }
 
 static inline void server_launch(struct server *s, uint32_t rank, uint32_t layer,
@@ -429,11 +444,12 @@ static inline void server_launch(struct server *s, uint32_t rank, uint32_t layer
                                       .rank = rank,
                                       .layer = layer,
                                       .n_done = work->n_done[i],
-                                      .n_end = work->n_end[i] };
+                                      .n_end = work->n_end[i],
+                                      .n_pages = work->n_pages[i] };
     s->kernels = kernel;
     weir_cpu_access accesses[SERVER_PAGES * WEIR_MAX_TENSORS];
     size_t n = 0;
-    for (uint32_t p = 0; p < kernel->n_end; p++)
+    for (uint32_t p = 0; p < kernel->n_pages; p++)
         for (uint32_t t = 0; t < r->shape->n_tensors; t++) {
             weir_device_page page = { kernel->request->table[p] };
             if (weir_rank_device_address(r->rank, t, layer, page))
@@ -507,6 +523,7 @@ static inline int server_try_step(struct server *s, uint32_t stream, size_t page
         work->requests[i] = request;
         work->n_done[i] = (uint32_t)request->n_done;
         work->n_end[i] = (uint32_t)(request->n_done += now);
+        work->n_pages[i] = (uint32_t)request->n_pages;
         if (now > 0)
             SERVER_GIVES(s, weir_seq_commit(server_seq(s, request, k), NULL, now * s->t), 0);
     }
