@@ -145,8 +145,8 @@ enum {
 };
 
 /* Three steps are in flight, a load and a write-back with the first: gives a
- * rank's items in the order in which it would report them. */
-static void put_in_flight(struct rig *r, weir_report_item items[ITEMS])
+ * rank's items in the order in which it would report them, and who has the load. */
+static weir_seq put_in_flight(struct rig *r, weir_report_item items[ITEMS])
 {
     weir_cache_params params = rig_params(4, 8, 12);
     params.n_ranks = 2;
@@ -164,15 +164,16 @@ static void put_in_flight(struct rig *r, weir_report_item items[ITEMS])
     items[1] = (weir_report_item){ .kind = WEIR_REPORT_STEP, .number = order->step };
     items[2] = (weir_report_item){ .kind = WEIR_REPORT_WRITE_BACK, .number = order->write_ticket };
     items[3] = (weir_report_item){ .kind = WEIR_REPORT_STEP, .number = rig_run(r, fresh, 2)->step };
-    rig_done(r, &load);
     rig_done(r, &fresh);
     rig_begin(r);
     items[4] = (weir_report_item){ .kind = WEIR_REPORT_STEP, .number = rig_end(r)->step };
+    return load;
 }
 
 /* Nothing came before the last of both ranks, and then all did. */
-static uint64_t take_down(struct rig *r)
+static uint64_t take_down(struct rig *r, weir_seq load)
 {
+    rig_done(r, &load);
     rig_poll(r);
     rig_expect_hit(r, "ABC", 3, 0, 0);
     rig_expect_hit(r, "XY", 2, 0, 0);
@@ -204,7 +205,7 @@ Test(ranks_come_apart, reports_weave)
             continue;
         struct rig r;
         weir_report_item items[ITEMS];
-        put_in_flight(&r, items);
+        weir_seq load = put_in_flight(&r, items);
         uint32_t taken[2] = { 0, 0 };
         for (uint32_t i = 0; i < 2 * ITEMS; i++) {
             uint32_t rank = ways >> i & 1;
@@ -214,7 +215,7 @@ Test(ranks_come_apart, reports_weave)
             rig_expect_hit(&r, "ABC", both > 0 ? 3 : 0, 0, both > 0 ? 0 : 3);
             cr_assert(eq(u64, rig_stats(&r).written_pages, both > 2 ? 5 : 3));
         }
-        uint64_t digest = take_down(&r);
+        uint64_t digest = take_down(&r, load);
         cr_assert(n == 0 || digest == expected, "ways %x", ways);
         expected = digest;
         n++;
@@ -242,12 +243,12 @@ static void report_crosswise(const uint32_t *order)
     for (uint32_t late = 0; late < 2; late++) {
         struct rig r;
         weir_report_item items[ITEMS];
-        put_in_flight(&r, items);
+        weir_seq load = put_in_flight(&r, items);
         for (uint32_t i = 0; i < ITEMS; i++)
             report_item(&r, !late, &items[i]);
         for (uint32_t i = 0; i < ITEMS; i++)
             report_item(&r, late, &items[order[i]]);
-        take_down(&r);
+        take_down(&r, load);
     }
 }
 
