@@ -148,11 +148,13 @@ WEIR_API int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer
 
 /* Captures, in a stream that is being captured into a graph, a wait for what the
  * step of `slot` reads of `layer`. Once captured, each replay waits for the
- * loads of the step that began on the slot last, and passes at once where it
- * has none: begin the step, launch the graph, end the step. From the first
- * capture on a slot, its loads take one launch a layer.
+ * loads of the step that began on the slot last, also if that was before the
+ * capture, and passes at once where it has none: begin the step, launch the
+ * graph, end the step. From the first capture on a slot, its loads take one
+ * launch a layer.
  * -EINVAL: the rank was opened without captured_waits, no such slot or layer, or
- * the stream is not being captured (on a device without graphs none ever is). */
+ * the stream is not being captured (on a device without graphs none ever is);
+ * -ENOMEM, -EIO: the driver refuses; capture anew. */
 WEIR_API int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer,
                                     weir_stream *stream) WEIR_NOEXCEPT;
 

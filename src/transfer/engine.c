@@ -72,6 +72,17 @@ static int record(struct weir_engine *engine, uint32_t slot, uint32_t layer)
                                              engine->lanes[WEIR_LOAD].stream);
 }
 
+int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot)
+{
+    int rc = 0;
+    if (weir_engine_is_captured(engine, slot))
+        for (uint32_t layer = 0; layer < engine->geometry->n_layers && !rc; layer++)
+            rc = record(engine, slot, layer);
+    return rc;
+}
+
+/* A load that the slot's step began before this has told its words alone: the
+ * events are recorded behind it now, before any launch of the graph. */
 int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t layer,
                              weir_stream *stream)
 {
@@ -79,17 +90,11 @@ int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t
         return -EINVAL;
     int rc = engine->device->ops->stream_wait_event_external(engine->device, stream,
                                                              slot_event(engine, slot, layer));
-    if (rc == 0)
-        engine->captured[slot] = true;
-    return rc;
-}
-
-int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot)
-{
-    int rc = 0;
-    if (weir_engine_is_captured(engine, slot))
-        for (uint32_t layer = 0; layer < engine->geometry->n_layers && !rc; layer++)
-            rc = record(engine, slot, layer);
+    if (rc || engine->captured[slot])
+        return rc;
+    engine->captured[slot] = true;
+    rc = weir_engine_join_slot(engine, slot);
+    engine->captured[slot] = rc == 0;
     return rc;
 }
 

@@ -137,7 +137,8 @@ bool weir_engine_ended(struct weir_engine *engine, enum weir_direction direction
 int weir_engine_wait_layer(struct weir_engine *engine, const struct weir_ticket *load,
                            uint32_t layer, weir_stream *stream);
 
-/* Captures a wait for the slot's event of a layer; -EINVAL without events. */
+/* Captures a wait for the slot's event of a layer. The first on a slot makes all its
+ * events wait for all loads so far. -EINVAL without events. */
 int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t layer,
                              weir_stream *stream);
 

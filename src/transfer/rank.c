@@ -206,6 +206,20 @@ static void need_joined(struct weir_rank *rank, const weir_order *order)
             weir_rank_need_load(rank, order->joins[i]);
 }
 
+/* The same for a step that has begun on a slot which had no captures then. */
+static void need_begun(struct weir_rank *rank, uint32_t slot)
+{
+    uint64_t step = rank->slot_steps[slot];
+    if (!step || !weir_rank_has_record(rank, step))
+        return;
+    for (uint64_t bits = weir_rank_record(rank, step)->joins; bits; bits &= bits - 1) {
+        uint64_t other = step - 1 - (uint64_t)__builtin_ctzll(bits);
+        if (weir_rank_has_record(rank, other))
+            weir_rank_need_load(rank, other);
+    }
+    weir_rank_need_load(rank, step);
+}
+
 int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint32_t slot,
                     weir_stream *stream, uint64_t *step)
 {
@@ -321,6 +335,8 @@ int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer, weir_
         return weir_invalid(&rank->log, "capture_wait: the stream is not being captured");
     if (rc != -ENOTSUP)
         return rc;
+    if (!weir_engine_is_captured(&rank->engine, slot))
+        need_begun(rank, slot);
     return weir_engine_capture_wait(&rank->engine, slot, layer, stream);
 }
 

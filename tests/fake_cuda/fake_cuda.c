@@ -52,6 +52,8 @@ struct CUstream_st {
     struct op *first;
     struct op **end;
     CUstreamCaptureStatus capture;
+    struct op *graph; /* what was captured last, kept for replays */
+    struct op **graph_end;
     uint32_t captured;
 };
 
@@ -73,7 +75,7 @@ static struct range {
 static size_t n_ranges;
 
 static struct CUctx_st context;
-static struct CUstream_st legacy = { .end = &legacy.first };
+static struct CUstream_st legacy = { .end = &legacy.first, .graph_end = &legacy.graph };
 static CUstream streams[MAX_HANDLES] = { &legacy };
 static CUevent events[MAX_HANDLES];
 
@@ -358,18 +360,30 @@ static CUresult enqueue(CUstream stream, const struct op *op)
 {
     if (stream->capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (stream->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        stream->captured++;
-        return CUDA_SUCCESS;
-    }
     struct op *made = malloc(sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *made = *op;
     made->next = NULL;
-    *stream->end = made;
-    stream->end = &made->next;
+    struct op ***end = &stream->end;
+    if (stream->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        stream->captured++;
+        end = &stream->graph_end;
+    }
+    **end = made;
+    *end = &made->next;
     return CUDA_SUCCESS;
+}
+
+static void drop_graph(CUstream stream)
+{
+    while (stream->graph) {
+        struct op *next = stream->graph->next;
+        free(stream->graph);
+        stream->graph = next;
+    }
+    stream->graph_end = &stream->graph;
+    stream->captured = 0;
 }
 
 /* ---- Copies ---------------------------------------------------------------- */
@@ -480,6 +494,7 @@ static CUresult fake_cuStreamCreateWithPriority(CUstream *stream, unsigned int f
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->end = &made->first;
+    made->graph_end = &made->graph;
     streams[i] = made;
     state.n_streams++;
     *stream = made;
@@ -495,6 +510,7 @@ static CUresult fake_cuStreamDestroy(CUstream stream)
         violate("a stream was destroyed that had work");
     streams[handle_at((void **)streams, stream)] = NULL;
     state.n_streams--;
+    drop_graph(stream);
     free(stream);
     return CUDA_SUCCESS;
 }
@@ -801,9 +817,26 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int versi
     return CUDA_SUCCESS;
 }
 
-static void set_capture(CUstream stream, CUstreamCaptureStatus status)
+static void set_capture(CUstream handle, CUstreamCaptureStatus status)
 {
-    stream_of(stream)->capture = status;
+    CUstream stream = stream_of(handle);
+    if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE && !stream->capture)
+        drop_graph(stream);
+    stream->capture = status;
+}
+
+/* An external wait waits for the newest record before the launch. */
+static void replay(CUstream from, CUstream to)
+{
+    for (const struct op *op = stream_of(from)->graph; op; op = op->next) {
+        struct op now = *op;
+        if (now.kind == RECORD)
+            now.event.number = ++now.event.event->recorded;
+        else if (now.kind == WAIT_EVENT)
+            now.event.number = now.event.event->recorded;
+        if (enqueue(stream_of(to), &now))
+            violate("a replay without memory, or into a captured stream");
+    }
 }
 
 static uint32_t captured(CUstream stream)
@@ -825,6 +858,7 @@ EXPORT struct fake_cuda *fake_cuda_state(void)
 {
     state.set_capture = set_capture;
     state.captured = captured;
+    state.replay = replay;
     state.idle = idle;
     return &state;
 }

@@ -81,8 +81,9 @@ struct fake_cuda {
     uint32_t n_events;
 
     void (*set_capture)(CUstream stream, CUstreamCaptureStatus status);
-    uint32_t (*captured)(CUstream stream); /* calls that went into the graph */
-    bool (*idle)(void);                    /* nothing is enqueued any more */
+    uint32_t (*captured)(CUstream stream);          /* calls that went into the graph */
+    void (*replay)(CUstream captured, CUstream to); /* launches the newest graph */
+    bool (*idle)(void);                             /* nothing is enqueued any more */
 };
 
 /* Where the GPU sees pinned memory that has not the host's address. */
