@@ -377,8 +377,10 @@ static inline int server_reserve_more(struct server *s, struct server_request *r
         return rc;
     if (request->n_pages == 0) {
         weir_hit hit = reserved[0].hit;
-        request->hit = (weir_hit){ hit.n_tokens / s->t, hit.n_device / s->t, hit.n_host / s->t,
-                                   hit.n_loading / s->t };
+        request->hit = (weir_hit){ .n_tokens = hit.n_tokens / s->t,
+                                   .n_device = hit.n_device / s->t,
+                                   .n_host = hit.n_host / s->t,
+                                   .n_loading = hit.n_loading / s->t };
         request->n_done = request->hit.n_tokens;
     }
     int32_t tables[2][SERVER_PAGES];
