@@ -23,7 +23,7 @@
  *
  * Devices are seeded: nothing runs but in server_run and server_run_a_little. A
  * held rank is given no orders until it is let go; a parked stream stands still
- * on all ranks. */
+ * on all ranks. A rank that is lost and replaced begins with an empty device. */
 
 #include "log_capture.h"
 #include "random.h"
@@ -96,6 +96,16 @@ struct server_rank {
     uint64_t begun; /* steps */
 };
 
+/*   cache, rank  of both caches and all ranks; the test may change them
+ *   shapes       of each rank; NULL: as rank.shape
+ *   seed         of the devices and the server's random choices, 1 or more */
+struct server_params {
+    weir_cache_params cache;
+    weir_rank_params rank;
+    const weir_shape *shapes[SERVER_RANKS];
+    uint64_t seed;
+};
+
 struct server {
     struct log_capture log;
     struct random random;
@@ -112,16 +122,7 @@ struct server {
     int32_t next_tail;
     unsigned write_waiting; /* events */
     weir_order last;        /* the last step's; valid until that step is retired */
-};
-
-/*   cache, rank  of both caches and all ranks; the test may change them
- *   shapes       of each rank; NULL: as rank.shape
- *   seed         of the devices and the server's random choices, 1 or more */
-struct server_params {
-    weir_cache_params cache;
-    weir_rank_params rank;
-    const weir_shape *shapes[SERVER_RANKS];
-    uint64_t seed;
+    struct server_params params;
 };
 
 /* ---- What a page holds ---------------------------------------------------- */
@@ -208,10 +209,11 @@ static inline void server_check(const struct server *s)
               "the twin has come apart");
 }
 
-static inline void server_open_rank(struct server *s, uint32_t index,
-                                    const struct server_params *params)
+static inline void server_open_rank(struct server *s, uint32_t index, uint64_t first_step)
 {
+    const struct server_params *params = &s->params;
     struct server_rank *r = &s->ranks[index];
+    *r = (struct server_rank){ .begun = first_step - 1 };
     r->shape = params->shapes[index] ? params->shapes[index] : params->rank.shape;
     weir_cpu_device_params device;
     weir_cpu_device_params_init(&device);
@@ -222,6 +224,7 @@ static inline void server_open_rank(struct server *s, uint32_t index,
         cr_assert(zero(int, weir_cpu_stream_create(r->device, &r->streams[i])));
     weir_rank_params own = params->rank;
     own.shape = r->shape;
+    own.first_step = first_step;
     own.log = device.log;
     cr_assert(zero(int, weir_rank_open(&r->rank, r->device, &own)), "%s", s->log.last);
 }
@@ -231,6 +234,7 @@ static inline struct server *server_open(struct server_params params)
     struct server *s = calloc(1, sizeof *s);
     cr_assert(ne(ptr, s, NULL));
     s->random.state = params.seed;
+    s->params = params;
     s->t = params.cache.page_tokens;
     s->n_ranks = params.cache.n_ranks;
     s->n_slots = params.rank.n_slots ? params.rank.n_slots : params.rank.max_steps;
@@ -238,7 +242,7 @@ static inline struct server *server_open(struct server_params params)
     for (int i = 0; i < 2; i++)
         cr_assert(zero(int, weir_cache_create(&s->caches[i], &params.cache)), "%s", s->log.last);
     for (uint32_t i = 0; i < s->n_ranks; i++)
-        server_open_rank(s, i, &params);
+        server_open_rank(s, i, 1);
     server_check(s);
     return s;
 }
@@ -705,6 +709,32 @@ static inline void server_release(struct server *s)
         weir_cpu_device_release(s->ranks[rank].device);
 }
 
+/* ---- Losing a rank -------------------------------------------------------- */
+
+static inline void server_close_rank(struct server *s, uint32_t index)
+{
+    struct server_rank *r = &s->ranks[index];
+    weir_rank_close(&r->rank);
+    for (int k = 0; k < SERVER_STREAMS; k++)
+        weir_cpu_stream_destroy(r->device, &r->streams[k]);
+    cr_assert(zero(int, weir_device_close(&r->device)));
+}
+
+/* Loses a rank's device and puts another in its place. What the device had not run
+ * it never runs. */
+static inline void server_replace_rank(struct server *s, uint32_t index)
+{
+    weir_cpu_device_lose(s->ranks[index].device);
+    uint64_t first_steps[2] = { 0, 0 };
+    SERVER_GIVES(s, weir_cache_rank_lost(c, index, &first_steps[k]), 0);
+    cr_assert(eq(u64, first_steps[0], first_steps[1]));
+    server_close_rank(s, index);
+    for (struct server_kernel *kernel = s->kernels; kernel; kernel = kernel->next)
+        if (kernel->rank == index)
+            kernel->ran = true;
+    server_open_rank(s, index, first_steps[0]);
+}
+
 /* ---- Closing -------------------------------------------------------------- */
 
 /* All ends; each kernel ran, and what it read was right. */
@@ -730,13 +760,8 @@ static inline void server_close(struct server *s)
     cr_assert(stats.orders_in_flight == 0 && stats.write_backs_in_flight == 0);
     for (int i = 0; i < 2; i++)
         cr_assert(zero(int, weir_cache_destroy(&s->caches[i])), "%s", s->log.last);
-    for (uint32_t i = 0; i < s->n_ranks; i++) {
-        struct server_rank *r = &s->ranks[i];
-        weir_rank_close(&r->rank);
-        for (int k = 0; k < SERVER_STREAMS; k++)
-            weir_cpu_stream_destroy(r->device, &r->streams[k]);
-        cr_assert(zero(int, weir_device_close(&r->device)));
-    }
+    for (uint32_t i = 0; i < s->n_ranks; i++)
+        server_close_rank(s, i);
     while (s->requests) {
         struct server_request *next = s->requests->next;
         free(s->requests);

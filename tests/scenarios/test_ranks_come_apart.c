@@ -402,6 +402,49 @@ Test(ranks_come_apart, what_is_refused_or_undone_leaves_nothing)
     server_close(s);
 }
 
+/* A rank is gone for good, with orders that it has been given, or has not, or has
+ * reported in part: the others do not wait for it, and another takes its place. */
+Test(ranks_come_apart, one_rank_is_lost)
+{
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct server *s = open_ranks(seed, 2 + (uint32_t)seed % 2);
+        uint32_t whose = (uint32_t)seed % s->n_ranks;
+        server_serve(s, "ABC");
+        server_serve(s, "DEFGH");
+        server_push_out(s);
+        if (seed % 3 == 0)
+            server_hold(s, whose);
+        else
+            server_stall(s,
+                         seed % 3 == 1 ? WEIR_CPU_CALL_COPY_LOAD : WEIR_CPU_CALL_COPY_WRITE_BACK);
+        struct server_request *loads = server_start(s, "ABC");
+        server_step(s, 0, loads);
+        struct server_request *fresh = server_start(s, "PQ");
+        server_step(s, 1, fresh);
+        for (int i = 0; i < 4; i++)
+            server_run_a_little(s);
+        server_replace_rank(s, whose);
+        server_release(s);
+        server_run(s);
+        weir_stats stats = server_stats(s);
+        cr_assert(stats.orders_in_flight == 0 && stats.write_backs_in_flight == 0);
+        cr_assert(loads->failures == 1 && loads->good == 0);
+        cr_assert(fresh->failures == 1 && fresh->good == 0);
+        server_expect_hit(s, "ABC", 0, 0, 0);
+        server_expect_hit(s, "DEFGH", 0, 0, 0);
+        server_expect_hit(s, "PQ", 0, 0, 0);
+        server_leave(s, loads);
+        server_leave(s, fresh);
+
+        server_serve(s, "ABC");
+        server_push_out(s);
+        server_expect_hit(s, "ABC", 0, 3, 0);
+        server_serve(s, "ABCD");
+        server_expect_right(s);
+        server_close(s);
+    }
+}
+
 /* ---- Ranks that hold different things ------------------------------------- */
 
 /* Pipeline stages: more layers, other layers, wider rows. */
