@@ -467,7 +467,7 @@ static void warm_up(struct scene *s)
         end(s, step, stream);
         await(s, 1, 0, 1);
         step = begin(s, load_into(loads, 1 + SET, 1, i > 0), stream);
-        forward(s, step, make_part(s, 1, 0, content), stream);
+        forward(s, step, make_part(s, i > 0 ? 1 : 1 + SET, 0, content), stream);
         end(s, step, stream);
         settle(s, 2, 1, 1);
     }
