@@ -4,48 +4,7 @@
  * writes is given to nobody else, in either tier, whatever else goes on; and making
  * room for a load never takes what is to be loaded. */
 
-#include "server_rig.h"
-
-static struct server *open_one(const char *write_back, uint32_t device_pages, uint32_t host_pages)
-{
-    struct server_params params = server_params(7, 1, device_pages, host_pages);
-    params.cache.write_back = write_back;
-    params.cache.max_steps = params.rank.max_steps = 32;
-    return server_open(params);
-}
-
-/* Reserves as a server does that runs empty steps while it waits. */
-static int reserve_patiently(struct server *s, struct server_request *request)
-{
-    int rc = server_reserve(s, request);
-    for (int i = 0; rc == -EAGAIN && i < 8; i++) {
-        server_settle(s);
-        rc = server_reserve(s, request);
-    }
-    return rc;
-}
-
-/* The prompt is read by a request of its own, which finds so many pages, on whichever
- * tier, and computes the rest; all bytes are right. */
-static void expect_served(struct server *s, const char *letters, size_t hit)
-{
-    struct server_request *request = server_ask(s, letters);
-    cr_assert(eq(int, reserve_patiently(s, request), 0));
-    cr_assert(eq(sz, request->hit.n_tokens, hit), "%s", letters);
-    server_step(s, 0, request);
-    server_run(s);
-    server_leave(s, request);
-    server_expect_right(s);
-}
-
-static size_t index_holds(struct server *s, const char *letters)
-{
-    int32_t tokens[SERVER_TOKENS];
-    weir_key key = server_key(s, letters, 0, tokens);
-    weir_hit hit;
-    cr_assert(zero(int, weir_cache_peek(s->caches[0], &key, &hit)));
-    return hit.n_tokens / s->t;
-}
+#include "server_probe.h"
 
 /* ---- Making room for a load ----------------------------------------------- */
 
@@ -54,7 +13,7 @@ static size_t index_holds(struct server *s, const char *letters)
  * writes back, and for that must take host pages: not these. */
 static void load_into_full_tiers(uint32_t host_pages)
 {
-    struct server *s = open_one("write_back", 6, host_pages);
+    struct server *s = probe_open("write_back", 6, host_pages);
     server_serve(s, "ABCD");
     server_push_out(s);
     server_expect_hit(s, "ABCD", 0, 4, 0);
@@ -67,7 +26,7 @@ static void load_into_full_tiers(uint32_t host_pages)
     struct server_request *request = server_ask(s, "ABCD");
     int rc = server_reserve(s, request);
     cr_assert(rc == 0 || rc == -EAGAIN);
-    cr_assert(zero(int, reserve_patiently(s, request)));
+    cr_assert(zero(int, probe_reserve(s, request, 0)));
     cr_assert(eq(sz, request->hit.n_host, 4));
     server_step(s, 0, request);
     server_run(s);
@@ -87,7 +46,7 @@ Test(load_against_eviction, room_for_a_load_is_not_made_of_its_source)
 Test(load_against_eviction, a_load_that_never_fits_leaves_its_source)
 {
     for (uint32_t n_held = 3; n_held <= 5; n_held++) {
-        struct server *s = open_one("write_back", 6, 4);
+        struct server *s = probe_open("write_back", 6, 4);
         server_serve(s, "ABCD");
         server_push_out(s);
         struct server_request *holder = server_ask(s, "PQ");
@@ -104,7 +63,7 @@ Test(load_against_eviction, a_load_that_never_fits_leaves_its_source)
             server_settle(s);
         }
         server_leave(s, holder);
-        cr_assert(eq(int, reserve_patiently(s, request), 0));
+        cr_assert(eq(int, probe_reserve(s, request, 0), 0));
         cr_assert(eq(sz, request->hit.n_host, 4));
         server_step(s, 0, request);
         server_expect_right(s);
@@ -138,28 +97,11 @@ static void flood_the_host(struct server *s)
     }
 }
 
-/* A request that holds this page, which is free. */
-static struct server_request *hold_page(struct server *s, int32_t page)
-{
-    struct server_request *others[16];
-    for (size_t n = 0; n < 16; n++) {
-        others[n] = server_start(s, "");
-        if (others[n]->table[0] != page)
-            continue;
-        struct server_request *found = others[n];
-        while (n > 0)
-            server_leave(s, others[--n]);
-        return found;
-    }
-    cr_assert(false, "page %d is not free", page);
-    return NULL;
-}
-
 /* "ABC" is on its way from the host tier when prompt after prompt is written back
  * there. */
 static void flood_behind_a_load(enum reader reader, bool fails)
 {
-    struct server *s = open_one("write_through", 16, 6);
+    struct server *s = probe_open("write_through", 16, 6);
     server_serve(s, "ABC");
     server_push_out(s);
     server_expect_hit(s, "ABC", 0, 3, 0);
@@ -178,7 +120,7 @@ static void flood_behind_a_load(enum reader reader, bool fails)
     }
     if (reader == CLOSED || reader == JOINED) {
         server_leave(s, request);
-        hold_page(s, request->table[3]); /* whoever uses it must wait for the step */
+        probe_hold_page(s, request->table[3]); /* whoever uses it must wait for the step */
     }
     flood_the_host(s);
     weir_stats stats = server_stats(s);
@@ -201,7 +143,7 @@ static void flood_behind_a_load(enum reader reader, bool fails)
         server_expect_hit(s, "ABC", fails ? 0 : 3, 0, 0);
     server_expect_right(s);
     server_push_out(s);
-    expect_served(s, "ABC", index_holds(s, "ABC"));
+    probe_expect(s, "ABC", probe_holds(s, "ABC"));
     server_close(s);
 }
 
@@ -217,7 +159,7 @@ Test(load_against_eviction, the_source_of_a_load_is_not_overwritten)
 Test(load_against_eviction, the_source_of_a_load_is_free_afterwards)
 {
     for (int begun = 0; begun < 2; begun++) {
-        struct server *s = open_one("write_through", 16, 6);
+        struct server *s = probe_open("write_through", 16, 6);
         server_serve(s, "ABC");
         server_push_out(s);
         struct server_request *request = server_start(s, "ABC");
@@ -232,7 +174,7 @@ Test(load_against_eviction, the_source_of_a_load_is_free_afterwards)
         server_push_out(s);
         server_expect_hit(s, "PQRSTU", 0, 6, 0);
         server_expect_hit(s, "ABC", 0, 0, 0);
-        expect_served(s, "PQRSTU", 6);
+        probe_expect(s, "PQRSTU", 6);
         server_close(s);
     }
 }
@@ -243,7 +185,7 @@ Test(load_against_eviction, the_source_of_a_load_is_free_afterwards)
  * reported nobody else may have them. */
 static void evict_while_written(bool fails, bool hit)
 {
-    struct server *s = open_one("write_back", 6, 12);
+    struct server *s = probe_open("write_back", 6, 12);
     server_serve(s, "ABCDE");
     struct server_request *next = server_ask(s, "PQR");
     cr_assert(eq(int, server_reserve(s, next), -EAGAIN));
@@ -279,7 +221,7 @@ static void evict_while_written(bool fails, bool hit)
         server_expect_hit(s, "ABCDE", 2, fails ? 0 : 3, 0);
         server_leave(s, next);
     }
-    expect_served(s, "ABCDE", fails && !hit ? 2 : 5);
+    probe_expect(s, "ABCDE", fails && !hit ? 2 : 5);
     server_close(s);
 }
 
@@ -295,12 +237,12 @@ Test(load_against_eviction, pages_being_written_back_are_not_reissued)
 Test(load_against_eviction, a_host_tier_with_room_for_some)
 {
     for (uint32_t host = 1; host <= 7; host++) {
-        struct server *s = open_one("write_back", 7, host);
+        struct server *s = probe_open("write_back", 7, host);
         static const char *const prompts[] = { "AB", "CD", "EF" };
         for (size_t i = 0; i < 3; i++)
             server_serve(s, prompts[i]);
         struct server_request *holder = server_ask(s, "PQRSTU");
-        cr_assert(zero(int, reserve_patiently(s, holder)));
+        cr_assert(zero(int, probe_reserve(s, holder, 0)));
         server_step(s, 0, holder);
         server_run(s);
         server_leave(s, holder);
@@ -310,10 +252,10 @@ Test(load_against_eviction, a_host_tier_with_room_for_some)
         cr_assert(eq(u64, stats.write_skipped_pages, 6 - room));
         size_t n = 0;
         for (size_t i = 0; i < 3; i++)
-            n += index_holds(s, prompts[i]);
+            n += probe_holds(s, prompts[i]);
         cr_assert(eq(u64, n, room), "parents are kept before their children");
         for (size_t i = 0; i < 3; i++)
-            expect_served(s, prompts[i], index_holds(s, prompts[i]));
+            probe_expect(s, prompts[i], probe_holds(s, prompts[i]));
         server_close(s);
     }
 }
