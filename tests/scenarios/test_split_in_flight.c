@@ -4,7 +4,7 @@
  * becomes two, while its pages are being written back, loaded or read. What is in
  * flight is about pages, and pages do not notice. */
 
-#include "server_rig.h"
+#include "server_probe.h"
 
 static const char eight[] = "ABCDEFGH";
 
@@ -237,6 +237,54 @@ Test(split_in_flight, while_it_is_read)
     server_leave(s, reader);
     server_expect_right(s);
     server_close(s);
+}
+
+/* A server has pinned all of it in the tier where it was. Splits at every place, before
+ * and after, and then everything else is wanted: no part of it goes while the pin is
+ * held, and all can go afterwards. */
+static void split_while_pinned(bool host, size_t first)
+{
+    struct server_params params = server_params(first, 1, 12, 14);
+    params.cache.max_steps = params.rank.max_steps = 32;
+    params.cache.max_pinned = 1;
+    struct server *s = server_open(params);
+    server_serve(s, eight);
+    server_leave(s, split(s, first, 'y'));
+    server_settle(s);
+    if (host)
+        server_push_out(s);
+    int32_t tokens[SERVER_TOKENS];
+    weir_key key = server_key(s, eight, 0, tokens);
+    weir_pin pins[2];
+    SERVER_GIVES(s, weir_cache_pin(&pins[k], c, &key, NULL), 0);
+    for (size_t at = 1; at < 8; at++) {
+        probe_expect(s, (char[]){ (char)('a' + at), 0 }, 0);
+        server_leave(s, split(s, at, 'x'));
+        server_settle(s);
+        probe_expect_room(s, host ? 12 : 4);
+        probe_expect(s, "PQ", probe_holds(s, "PQ"));
+        server_settle(s);
+        server_expect_hit(s, eight, host ? 0 : 8, host ? 8 : 0, 0);
+    }
+    cr_assert(eq(u64, server_stats(s).pinned_host_pages, host ? 8 : 0));
+    cr_assert(eq(u64, server_stats(s).pinned_device_pages, host ? 0 : 8));
+    probe_expect(s, eight, 8);
+    SERVER_GIVES(s, weir_cache_unpin(&pins[k]), 0);
+    for (char letter = 'a'; letter < 'p'; letter++)
+        probe_expect(s, (char[]){ letter, 0 }, probe_holds(s, (char[]){ letter, 0 }));
+    server_settle(s);
+    probe_expect_room(s, 12);
+    cr_assert(lt(sz, probe_holds(s, eight), 8));
+    probe_expect_nothing_left(s, 12, 14);
+    server_close(s);
+}
+
+Test(split_in_flight, while_it_is_pinned)
+{
+    for (size_t first = 1; first < 8; first += 3) {
+        split_while_pinned(false, first);
+        split_while_pinned(true, first);
+    }
 }
 
 /* ---- Again and again ------------------------------------------------------ */
