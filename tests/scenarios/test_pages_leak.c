@@ -87,6 +87,7 @@ enum end {
     FORGOTTEN,   /* and closed later */
     RESET,
     FAILED, /* and closed */
+    LATE,   /* its loads have a deadline, which is over; closed then */
     N_ENDS
 };
 
@@ -97,8 +98,21 @@ static struct server_request *join(struct server *s)
     return other;
 }
 
+/* Says by when the loads must be there, and that it is later than that. */
+static void miss_the_deadline(struct server *s, const struct server_request *request)
+{
+    weir_request wish;
+    weir_request_init(&wish);
+    wish.total_tokens = 1;
+    wish.deadline_ns = 1;
+    SERVER_GIVES(s, weir_seq_reserve(server_seq(s, request, k), &wish, NULL), 0);
+    server_poll(s);
+}
+
 static void end(struct server *s, enum end how, struct server_request **requests, size_t n)
 {
+    if (how == LATE && requests[0]->n_pages > 0)
+        miss_the_deadline(s, requests[0]);
     if (how == FORGOTTEN)
         SERVER_GIVES(s, weir_cache_forget_all(c), 0);
     if (how == RESET) {
@@ -112,9 +126,11 @@ static void end(struct server *s, enum end how, struct server_request **requests
 }
 
 /* "ABCDE" hits three pages of the host tier and computes two; it ends at `moment`. */
-static void end_at(enum moment moment, enum end how, const char *write_back)
+static void end_at(enum moment moment, enum end how, const char *write_back, uint32_t n_ranks)
 {
-    struct server *s = probe_open(write_back, 12, 16);
+    struct server_params params = probe_params(7, write_back, 12, 16);
+    params.cache.n_ranks = n_ranks;
+    struct server *s = server_open(params);
     server_serve(s, "ABC");
     server_push_out(s);
     server_expect_hit(s, "ABC", 0, 3, 0);
@@ -143,12 +159,15 @@ static void end_at(enum moment moment, enum end how, const char *write_back)
         server_run_devices(s);
     if (moment == UNPOLLED) {
         server_run_devices(s);
-        server_carry(s, 0, 20, NULL);
+        for (uint32_t rank = 0; rank < n_ranks; rank++)
+            server_carry(s, rank, 20, NULL);
     }
     if (moment == OVER)
         server_run(s);
 
     end(s, how, requests, n);
+    if (how == LATE && moment >= RESERVED)
+        cr_assert(eq(u32, request->failures, moment < UNPOLLED));
     server_let_go(s, 0);
     server_run(s);
     server_release(s);
@@ -166,8 +185,8 @@ Test(pages_leak, when_a_request_ends_at_any_moment, .timeout = 100)
 {
     for (enum moment moment = OPENED; moment < N_MOMENTS; moment++)
         for (enum end how = CLOSED; how < N_ENDS; how++) {
-            end_at(moment, how, "write_through");
-            end_at(moment, how, "write_back");
+            end_at(moment, how, "write_through", 2);
+            end_at(moment, how, "write_back", 1);
         }
 }
 
