@@ -2,8 +2,8 @@
 
 /* Splits, loads, write-backs and evictions as in the other files, and on top of them
  * whatever ends things early: transfers that fail on one rank, host pages that change,
- * requests that go, namespaces that are forgotten, resets, drains and pins. What nobody
- * was told to be wrong is right. */
+ * requests that go, namespaces that are forgotten, resets, lost ranks, drains and pins.
+ * What nobody was told to be wrong is right. */
 
 #include "server_probe.h"
 #include "transfer/rank.h"
@@ -135,7 +135,7 @@ static void turn(struct world *w)
     int rc = server_try_step(s, random_below(random, 2), 1 + random_below(random, 4), w->n_open,
                              w->open);
     cr_assert(rc == 0 || rc == -EAGAIN || (rc == -EBUSY && w->drained));
-    if (random_percent(random, 50))
+    if (random_percent(random, 75))
         change_a_host_page(w);
     if (random_percent(random, 6))
         pin_or_unpin(w);
@@ -145,6 +145,8 @@ static void turn(struct world *w)
         SERVER_GIVES(s, weir_cache_forget_all(c), 0);
     if (random_percent(random, 1))
         reset(w);
+    if (random_percent(random, 1))
+        server_replace_rank(s, random_below(random, RANKS));
     if (random_percent(random, 40))
         server_run(s);
     else
@@ -188,7 +190,7 @@ static weir_stats run(uint64_t seed)
 Test(everything_at_once, what_is_not_said_to_be_wrong_is_right, .timeout = 100)
 {
     weir_stats sum = { 0 };
-    for (uint64_t seed = 1; seed <= 24; seed++) {
+    for (uint64_t seed = 1; seed <= 32; seed++) {
         weir_stats stats = run(seed);
         sum.loaded_pages += stats.loaded_pages;
         sum.load_failed_pages += stats.load_failed_pages;

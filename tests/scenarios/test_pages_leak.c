@@ -87,6 +87,7 @@ enum end {
     FORGOTTEN,   /* and closed later */
     RESET,
     FAILED, /* and closed */
+    LOST,   /* with a rank, and closed */
     LATE,   /* its loads have a deadline, which is over; closed then */
     N_ENDS
 };
@@ -115,6 +116,8 @@ static void end(struct server *s, enum end how, struct server_request **requests
         miss_the_deadline(s, requests[0]);
     if (how == FORGOTTEN)
         SERVER_GIVES(s, weir_cache_forget_all(c), 0);
+    if (how == LOST)
+        server_replace_rank(s, 0);
     if (how == RESET) {
         SERVER_GIVES(s, weir_cache_reset(c), 0);
         for (size_t i = 0; i < n; i++)
