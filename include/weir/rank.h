@@ -47,6 +47,10 @@ typedef struct weir_rank weir_rank;
  *   host_bytes_limit
  *                   the most bytes that the host pool may take, all of it
  *                   counted, a share's memory too; 0 (default): no limit
+ *   skip_memory_check
+ *                   opens the host pool even where the machine, or a control
+ *                   group of the process, has no room for it by what the kernel
+ *                   says; default false
  *   touch_threads   threads that first touch the host pool; 0 (default): one a
  *                   processor, at most 16
  *   load, write_back
@@ -91,6 +95,7 @@ typedef struct weir_rank_params {
     uint32_t max_enqueue_us;
     bool exclusive_sms;
     bool captured_waits;
+    bool skip_memory_check;
     uint64_t first_step;
     weir_host_share *share;
     uint32_t checksums;
@@ -108,7 +113,8 @@ WEIR_API void weir_rank_params_init(weir_rank_params *params) WEIR_NOEXCEPT;
  * asks for a launch that the device cannot make, the replicated tensors lie
  * otherwise than in the share's other ranks;
  * -ENOTSUP: the layout cannot hold a tensor; -ENOSPC: host_bytes_limit;
- * -ENOMEM; -EIO. Nothing is left behind on failure. */
+ * -ENOMEM, before anything is taken if there is no room for the host pool; -EIO.
+ * Nothing is left behind on failure. */
 WEIR_API int weir_rank_open(weir_rank **rank, weir_device *device,
                             const weir_rank_params *params) WEIR_NOEXCEPT;
 

@@ -2,11 +2,14 @@
 #include "pool/host_memory.h"
 
 #include "base/log.h"
+#include "pool/memory_room.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -156,9 +159,30 @@ static uint64_t whole_units(uint64_t bytes, uint64_t unit)
     return bytes < unit ? unit : bytes / unit * unit;
 }
 
-static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit, uint64_t limit,
-                         const weir_log *log)
+/* The server's operator sees an error of the driver's, which does not say whose
+ * limit it was: so all that may be. */
+static void log_limits(const struct weir_host_memory_params *params, const weir_log *log)
 {
+    struct rlimit lock;
+    char locked[32] = "unlimited";
+    if (getrlimit(RLIMIT_MEMLOCK, &lock) == 0 && lock.rlim_cur != RLIM_INFINITY)
+        snprintf(locked, sizeof locked, "%" PRIu64 " bytes", (uint64_t)lock.rlim_cur);
+    struct weir_memory_room room;
+    weir_memory_room(params->root ? params->root : "", &room);
+    if (room.bytes < UINT64_MAX)
+        weir_log_line(log, WEIR_LOG_ERROR,
+                      "host pool: limits are ulimit -l (%s) and %s, which leaves %" PRIu64
+                      " bytes beside the pool",
+                      locked, room.limit, room.bytes);
+    else
+        weir_log_line(log, WEIR_LOG_ERROR, "host pool: the only limit known is ulimit -l (%s)",
+                      locked);
+}
+
+static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit,
+                         const struct weir_host_memory_params *params, const weir_log *log)
+{
+    uint64_t limit = params->chunk_limit ? params->chunk_limit : DEFAULT_CHUNK_LIMIT;
     memory->chunk_bytes =
         memory->bytes <= limit ? round_up(memory->bytes, unit) : whole_units(limit, unit);
     for (;;) {
@@ -168,6 +192,8 @@ static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit, uint64_
             return 0;
         uint64_t chunk = memory->chunk_bytes;
         bool last = chunk == unit || memory->device->ops->status(memory->device) != 0;
+        if (last && memory->device->ops->status(memory->device) == 0)
+            log_limits(params, log);
         weir_log_line(log, last ? WEIR_LOG_ERROR : WEIR_LOG_WARN,
                       "host pool of %" PRIu64 " bytes: pinning in chunks of %" PRIu64
                       " bytes failed at offset %" PRIu64 " with %s%s",
@@ -181,23 +207,47 @@ static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit, uint64_
 
 /* ---- The object ----------------------------------------------------------- */
 
-int weir_host_memory_create(struct weir_host_memory **memory, weir_device *device,
-                            const struct weir_host_memory_params *params, const weir_log *log)
+static uint64_t pool_bytes(const struct weir_host_memory_params *params)
+{
+    return round_up(params->bytes, (uint64_t)sysconf(_SC_PAGESIZE));
+}
+
+int weir_host_memory_check(const struct weir_host_memory_params *params, const weir_log *log)
 {
     if (params->bytes == 0 || params->bytes > MAX_BYTES)
         return weir_invalid(log, "host pool of %" PRIu64 " bytes: must be 1..2^62", params->bytes);
     if (params->granule == 0 || params->granule > MAX_BYTES)
         return weir_invalid(log, "host pool's granule is %" PRIu64 " bytes: must be 1..2^62",
                             params->granule);
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uint64_t bytes = round_up(params->bytes, page);
+    uint64_t bytes = pool_bytes(params);
     if (params->bytes_limit && bytes > params->bytes_limit) {
         weir_log_line(log, WEIR_LOG_ERROR,
                       "host pool needs %" PRIu64 " bytes, host_bytes_limit is %" PRIu64, bytes,
                       params->bytes_limit);
         return -ENOSPC;
     }
+    if (params->skip_memory_check)
+        return 0;
+    struct weir_memory_room room;
+    weir_memory_room(params->root ? params->root : "", &room);
+    if (bytes <= room.bytes)
+        return 0;
+    weir_log_line(log, WEIR_LOG_ERROR,
+                  "host pool needs %" PRIu64 " bytes, %s leaves %" PRIu64 " (%" PRIu64
+                  " bytes of huge pages set aside do not count); skip_memory_check tries all the "
+                  "same",
+                  bytes, room.limit, room.bytes, room.huge_bytes);
+    return -ENOMEM;
+}
 
+int weir_host_memory_create(struct weir_host_memory **memory, weir_device *device,
+                            const struct weir_host_memory_params *params, const weir_log *log)
+{
+    int rc = weir_host_memory_check(params, log);
+    if (rc)
+        return rc;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pool_bytes(params);
     struct weir_host_memory *made = weir_memory_take(params->memory, 1, sizeof *made);
     unsigned char *base = made ? map_bytes(bytes) : NULL;
     if (!base) {
@@ -206,13 +256,15 @@ int weir_host_memory_create(struct weir_host_memory **memory, weir_device *devic
         return -ENOMEM;
     }
     *made = (struct weir_host_memory){
-        .base = base, .bytes = bytes, .device = device, .memory = params->memory
+        .base = base,
+        .bytes = bytes,
+        .device = device,
+        .memory = params->memory,
     };
     prefer_node(base, bytes, device->numa_node);
     touch_all(base, bytes, params->touch_threads, page);
 
-    uint64_t limit = params->chunk_limit ? params->chunk_limit : DEFAULT_CHUNK_LIMIT;
-    int rc = pin_by_halves(made, chunk_unit(params->granule, page), limit, log);
+    rc = pin_by_halves(made, chunk_unit(params->granule, page), params, log);
     if (rc) {
         munmap(base, bytes);
         weir_memory_give(params->memory, made, 1, sizeof *made);

@@ -34,6 +34,9 @@ struct weir_host_memory {
  *   chunk_limit    the largest chunk to try; 0: 256 GiB, below what drivers
  *                  are known to refuse
  *   touch_threads  0: one a processor, at most 16; more than 64 count as 64
+ *   skip_memory_check
+ *                  maps without asking how much memory there is
+ *   root           where /proc and /sys are looked for; NULL: the machine's own
  *   memory         of what is kept beside the bytes themselves, must outlive
  *                  them; NULL: libc */
 struct weir_host_memory_params {
@@ -42,14 +45,22 @@ struct weir_host_memory_params {
     uint64_t bytes_limit;
     uint64_t chunk_limit;
     uint32_t touch_threads;
+    bool skip_memory_check;
+    const char *root;
     struct weir_memory *memory;
 };
 
-/* Maps, on the device's NUMA node if the host has a choice, touches and pins. A
+/* Whether the pool may be had, before anything is taken: its arguments, its limit,
+ * and what the machine and this process's control groups have room for (see
+ * pool/memory_room.h). One line says what forbids it. -EINVAL; -ENOSPC:
+ * bytes_limit; -ENOMEM: no room. */
+int weir_host_memory_check(const struct weir_host_memory_params *params, const weir_log *log);
+
+/* Checks, maps, on the device's NUMA node if the host has a choice, touches and pins. A
  * chunk that cannot be pinned is tried again at half the size, with all chunks,
  * down to the granule; nothing stays registered or mapped on failure. Blocks
  * while memory is touched.
- * -EINVAL, -ENOSPC: bytes_limit; -ENOMEM; else the device's error. */
+ * As weir_host_memory_check; -ENOMEM: nothing to map; else the device's error. */
 int weir_host_memory_create(struct weir_host_memory **memory, weir_device *device,
                             const struct weir_host_memory_params *params, const weir_log *log);
 

@@ -134,6 +134,7 @@ static int make_memory(weir_host_share *share, const struct weir_share_join *joi
         .granule = layout->shared.segment_stride ? layout->shared.segment_stride : 1,
         .bytes_limit = join->bytes_limit,
         .touch_threads = join->touch_threads,
+        .skip_memory_check = join->skip_memory_check,
     };
     if (join->checksums) {
         share->sums = calloc(layout->host_pages, sizeof *share->sums);

@@ -49,6 +49,7 @@ struct weir_share_join {
     const struct weir_geometry *geometry; /* weir_geometry_share is done */
     uint64_t bytes_limit;                 /* 0: no limit */
     uint32_t touch_threads;
+    bool skip_memory_check;
     uint32_t checksums;
     const weir_log *log;
 };

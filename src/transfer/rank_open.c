@@ -69,18 +69,25 @@ static uint64_t limit_left(uint64_t limit, uint64_t taken)
     return limit > taken ? limit - taken : limit ? 1 : 0;
 }
 
-static int open_host_pool(struct weir_rank *rank, const weir_rank_params *params)
+static struct weir_host_memory_params host_pool(struct weir_rank *rank,
+                                                const weir_rank_params *params)
 {
-    struct weir_geometry *geometry = rank->geometry;
-    if (geometry->host_bytes == 0)
-        return 0;
-    struct weir_host_memory_params host = {
+    const struct weir_geometry *geometry = rank->geometry;
+    return (struct weir_host_memory_params){
         .bytes = geometry->host_bytes,
         .granule = geometry->segment_stride ? geometry->segment_stride : 1,
         .bytes_limit = params->host_bytes_limit,
         .touch_threads = params->touch_threads,
+        .skip_memory_check = params->skip_memory_check,
         .memory = &rank->heap,
     };
+}
+
+static int open_host_pool(struct weir_rank *rank, const weir_rank_params *params)
+{
+    if (rank->geometry->host_bytes == 0)
+        return 0;
+    struct weir_host_memory_params host = host_pool(rank, params);
     int rc = weir_host_memory_create(&rank->host, rank->device, &host, &rank->log);
     if (rc == 0)
         rank->memory.host_pool_bytes = rank->host->bytes;
@@ -95,6 +102,7 @@ static int join_share(struct weir_rank *rank, const weir_rank_params *params)
         .geometry = geometry,
         .bytes_limit = limit_left(params->host_bytes_limit, rank->memory.host_pool_bytes),
         .touch_threads = params->touch_threads,
+        .skip_memory_check = params->skip_memory_check,
         .checksums = params->checksums,
         .log = &rank->log,
     };
@@ -123,22 +131,31 @@ static int open_share(struct weir_rank *rank, const weir_rank_params *params)
     return 0;
 }
 
+static int open_device_pool(struct weir_rank *rank)
+{
+    uint64_t bytes = weir_geometry_device_bytes(rank->geometry);
+    int rc = rank->device->ops->memory_alloc(rank->device, bytes, &rank->device_base);
+    if (rc) {
+        weir_log_line(&rank->log, WEIR_LOG_ERROR,
+                      "device pool: allocating %" PRIu64 " bytes failed with %s", bytes,
+                      weir_error_name(rc));
+        return rc;
+    }
+    rank->memory.device_pool_bytes = bytes;
+    return 0;
+}
+
+/* The host pool's size is checked first: it is the one that operators get wrong,
+ * and touching it takes the longest. */
 static int open_pools(struct weir_rank *rank, const weir_rank_params *params)
 {
-    weir_device *device = rank->device;
     struct weir_geometry *geometry = rank->geometry;
-    if (!params->planes) {
-        uint64_t bytes = weir_geometry_device_bytes(geometry);
-        int rc = device->ops->memory_alloc(device, bytes, &rank->device_base);
-        if (rc) {
-            weir_log_line(&rank->log, WEIR_LOG_ERROR,
-                          "device pool: allocating %" PRIu64 " bytes failed with %s", bytes,
-                          weir_error_name(rc));
-            return rc;
-        }
-        rank->memory.device_pool_bytes = bytes;
-    }
-    int rc = open_host_pool(rank, params);
+    struct weir_host_memory_params host = host_pool(rank, params);
+    int rc = host.bytes > 0 ? weir_host_memory_check(&host, &rank->log) : 0;
+    if (rc == 0 && !params->planes)
+        rc = open_device_pool(rank);
+    if (rc == 0)
+        rc = open_host_pool(rank, params);
     if (rc == 0 && params->share)
         rc = join_share(rank, params);
     if (rc)
