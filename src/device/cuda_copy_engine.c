@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
 #include "device/cuda_device.h"
 #include "transfer/gate.h"
 
@@ -49,6 +50,23 @@ static CUresult copy_batch(struct pass *pass, struct weir_cuda_batch *batch, siz
                                                     &attributes, &first, 1, &failed, pass->stream);
 }
 
+/* Drivers refuse batches for what plain copies take: a GPU that has none, memory of
+ * some allocators. Which of the batch is enqueued then is not said, but the same
+ * bytes once more do no harm. Where plain copies pass, batches are left alone from
+ * then on: the next one would be refused as well. */
+static int copy_refused(struct pass *pass, const struct weir_cuda_batch *batch, size_t n,
+                        CUresult refusal)
+{
+    struct weir_cuda_device *device = pass->device;
+    pass->batches = false;
+    int rc = copy_one_by_one(pass, batch, n);
+    if (rc == 0 && atomic_exchange(&device->batches, false))
+        weir_log_line(&device->base.log, WEIR_LOG_WARN,
+                      "cuda device %d: cuMemcpyBatchAsync refuses with %s: copies go one by one",
+                      device->ordinal, weir_cuda_error_name(device->driver, refusal));
+    return rc;
+}
+
 /* Empties the batch, also when it fails: the next transfer starts afresh. */
 static int flush(struct pass *pass, struct weir_cuda_batch *batch)
 {
@@ -56,14 +74,12 @@ static int flush(struct pass *pass, struct weir_cuda_batch *batch)
     batch->n = 0;
     if (n == 0)
         return 0;
-    if (pass->batches) {
-        CUresult result = copy_batch(pass, batch, n);
-        if (result != CUDA_ERROR_NOT_SUPPORTED)
-            return weir_cuda_result(pass->device, "cuMemcpyBatchAsync", result);
-        atomic_store(&pass->device->batches, false);
-        pass->batches = false;
-    }
-    return copy_one_by_one(pass, batch, n);
+    if (!pass->batches)
+        return copy_one_by_one(pass, batch, n);
+    CUresult result = copy_batch(pass, batch, n);
+    if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_INVALID_VALUE)
+        return copy_refused(pass, batch, n, result);
+    return weir_cuda_result(pass->device, "cuMemcpyBatchAsync", result);
 }
 
 static int copy_2d(struct pass *pass, const struct weir_copy *copy)
