@@ -9,7 +9,7 @@
 /* A log that keeps its last line and counts all. */
 struct log_capture {
     unsigned lines;
-    char last[256];
+    char last[512];
 };
 
 static inline void log_capture_write(void *user, weir_log_level level, const char *text)

@@ -166,7 +166,8 @@ WEIR_API int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t lay
 
 /* Ends a step at the present point of `stream`, which must live until the step
  * has been reported; its write-back starts after it. Steps may end in any order. -EINVAL: not a
- * step that has begun and not ended. A failure to enqueue is reported, not returned. */
+ * step that has begun and not ended; -ENOTSUP: the stream is being captured. A failure to enqueue
+ * is reported, not returned. */
 WEIR_API int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream) WEIR_NOEXCEPT;
 
 /* Writes what has ended since the last call as one report. *bytes is 0 if

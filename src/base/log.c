@@ -10,7 +10,7 @@ void weir_log_line(const weir_log *log, weir_log_level level, const char *format
 {
     if (!log || !log->write || level > log->level)
         return;
-    char text[256];
+    char text[512];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);

@@ -5,7 +5,7 @@
 #include <weir/base.h>
 
 /* Writes one line to `log` if it is not NULL and listens to `level`. Lines are
- * lower case, without a newline, cut at 255 characters. */
+ * lower case, without a newline, cut at 511 characters. */
 void weir_log_line(const weir_log *log, weir_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -159,24 +159,24 @@ static uint64_t whole_units(uint64_t bytes, uint64_t unit)
     return bytes < unit ? unit : bytes / unit * unit;
 }
 
-/* The server's operator sees an error of the driver's, which does not say whose
- * limit it was: so all that may be. */
-static void log_limits(const struct weir_host_memory_params *params, const weir_log *log)
+/* The operator sees an error of the driver's, which does not say whose limit it
+ * was: so all that it may have been. */
+static void log_refusal(const struct weir_host_memory *memory,
+                        const struct weir_host_memory_params *params, uint64_t at, int rc,
+                        const weir_log *log)
 {
     struct rlimit lock;
     char locked[32] = "unlimited";
     if (getrlimit(RLIMIT_MEMLOCK, &lock) == 0 && lock.rlim_cur != RLIM_INFINITY)
-        snprintf(locked, sizeof locked, "%" PRIu64 " bytes", (uint64_t)lock.rlim_cur);
+        snprintf(locked, sizeof locked, "%" PRIu64, (uint64_t)lock.rlim_cur);
     struct weir_memory_room room;
     weir_memory_room(params->root ? params->root : "", &room);
-    if (room.bytes < UINT64_MAX)
-        weir_log_line(log, WEIR_LOG_ERROR,
-                      "host pool: limits are ulimit -l (%s) and %s, which leaves %" PRIu64
-                      " bytes beside the pool",
-                      locked, room.limit, room.bytes);
-    else
-        weir_log_line(log, WEIR_LOG_ERROR, "host pool: the only limit known is ulimit -l (%s)",
-                      locked);
+    weir_log_line(log, WEIR_LOG_ERROR,
+                  "host pool of %" PRIu64 " bytes: pinning in chunks of %" PRIu64
+                  " bytes failed at offset %" PRIu64 " with %s; ulimit -l is %s, room beside the "
+                  "pool is %" PRIu64 " bytes by %s",
+                  memory->bytes, memory->chunk_bytes, at, weir_error_name(rc), locked, room.bytes,
+                  room.limit[0] ? room.limit : "nothing known");
 }
 
 static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit,
@@ -191,16 +191,14 @@ static int pin_by_halves(struct weir_host_memory *memory, uint64_t unit,
         if (rc == 0)
             return 0;
         uint64_t chunk = memory->chunk_bytes;
-        bool last = chunk == unit || memory->device->ops->status(memory->device) != 0;
-        if (last && memory->device->ops->status(memory->device) == 0)
-            log_limits(params, log);
-        weir_log_line(log, last ? WEIR_LOG_ERROR : WEIR_LOG_WARN,
-                      "host pool of %" PRIu64 " bytes: pinning in chunks of %" PRIu64
-                      " bytes failed at offset %" PRIu64 " with %s%s",
-                      memory->bytes, chunk, at, weir_error_name(rc),
-                      last ? "" : "; trying half of that");
-        if (last)
+        if (chunk == unit || memory->device->ops->status(memory->device) != 0) {
+            log_refusal(memory, params, at, rc, log);
             return rc;
+        }
+        weir_log_line(log, WEIR_LOG_WARN,
+                      "host pool of %" PRIu64 " bytes: pinning in chunks of %" PRIu64
+                      " bytes failed at offset %" PRIu64 " with %s; trying half of that",
+                      memory->bytes, chunk, at, weir_error_name(rc));
         memory->chunk_bytes = whole_units(chunk / 2, unit);
     }
 }
@@ -233,10 +231,10 @@ int weir_host_memory_check(const struct weir_host_memory_params *params, const w
     if (bytes <= room.bytes)
         return 0;
     weir_log_line(log, WEIR_LOG_ERROR,
-                  "host pool needs %" PRIu64 " bytes, %s leaves %" PRIu64 " (%" PRIu64
-                  " bytes of huge pages set aside do not count); skip_memory_check tries all the "
-                  "same",
-                  bytes, room.limit, room.bytes, room.huge_bytes);
+                  "host pool needs %" PRIu64 " bytes, there is room for %" PRIu64
+                  " (without %" PRIu64 " of huge pages set aside; skip_memory_check tries all the "
+                  "same) by %s",
+                  bytes, room.bytes, room.huge_bytes, room.limit);
     return -ENOMEM;
 }
 

@@ -6,15 +6,14 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* Words and marks mean nothing in a graph: they would be those of its capture.
- * -EIO once the device is lost, as of every op. */
+/* Words and marks mean nothing in a graph: they would be those of its capture. A
+ * stream that does not say counts as one that nothing could be enqueued in. */
 static int refuse_capture(struct weir_rank *rank, weir_stream *stream)
 {
     bool capturing;
-    int rc = rank->device->ops->stream_is_capturing(rank->device, stream, &capturing);
-    if (rc == 0 && capturing)
-        rc = -ENOTSUP;
-    return rc;
+    if (rank->device->ops->stream_is_capturing(rank->device, stream, &capturing))
+        return -EIO;
+    return capturing ? -ENOTSUP : 0;
 }
 
 /* ---- Write-backs ---------------------------------------------------------- */
@@ -348,7 +347,7 @@ int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream)
     if (rc)
         return rc;
     rc = refuse_capture(rank, stream);
-    if (rc && rc != -EIO)
+    if (rc == -ENOTSUP)
         return rc;
     weir_fences_end(&rank->fences, step, stream);
     weir_rank_catch_up(rank);

@@ -59,6 +59,7 @@ struct fake_call {
 struct fake_cuda {
     enum fake_presence presence[FAKE_FUNCTIONS];
     struct fake_fault faults[FAKE_FUNCTIONS];
+    bool dropped;    /* the context is lost, and its work with it */
     CUresult sticky; /* what every call on the context returns; 0: nothing */
     int n_devices;
     int attributes[FAKE_ATTRIBUTES];
