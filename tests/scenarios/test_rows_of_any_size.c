@@ -35,10 +35,12 @@ static void copy_pages(struct world *w, enum weir_direction direction,
     w->next_word = 0;
     model.on_word = check_word;
     model.user = w;
+    uint32_t launches = model.launches;
     int rc = weir_cuda_kernels_copy(w->pages, MODEL_STREAM, &w->transfer, 0, w->geometry->n_layers,
                                     launch, load);
     must(rc == 0, "%s: rc %d", name, rc);
     must(!model.failure, "%s: %s", name, model.failure);
+    must(model.launches == launches + 1, "%s: layers are grouped in one launch", name);
     must(w->next_word == (load ? w->geometry->n_layers : 0), "%s: layers", name);
     for (uint32_t i = 0; i < 2; i++)
         must(memcmp(w->tier[i], w->expected[i], w->bytes[i]) == 0, "%s: tier %u differs", name, i);
