@@ -77,26 +77,37 @@ static inline weir_rank_params server_rank_params(uint32_t device_pages, uint32_
     return params;
 }
 
-static inline void server_open(struct server *s, uint32_t device_pages, uint32_t host_pages,
-                               weir_host_layout layout)
+static inline weir_cache_params server_cache_params(uint32_t device_pages, uint32_t host_pages)
+{
+    weir_cache_params params;
+    weir_cache_params_init(&params);
+    params.page_tokens = SERVER_TOKENS;
+    params.device_pages = device_pages;
+    params.host_pages = host_pages;
+    params.max_steps = 4;
+    params.max_write_backs = 4;
+    params.max_seqs = 4;
+    params.offered = 0;
+    return params;
+}
+
+static inline void server_open_with(struct server *s, weir_cache_params cache,
+                                    weir_host_layout layout)
 {
     *s = (struct server){ 0 };
     rig_open_device(&s->rig);
-    weir_cache_params cache;
-    weir_cache_params_init(&cache);
-    cache.page_tokens = SERVER_TOKENS;
-    cache.device_pages = device_pages;
-    cache.host_pages = host_pages;
-    cache.max_steps = 4;
-    cache.max_write_backs = 4;
-    cache.max_seqs = 4;
-    cache.offered = 0;
     cache.log = log_capture_log(&s->rig.capture);
     cr_assert(zero(int, weir_cache_create(&s->cache, &cache)), "%s", s->rig.capture.last);
-    weir_rank_params params = server_rank_params(device_pages, host_pages, layout);
+    weir_rank_params params = server_rank_params(cache.device_pages, cache.host_pages, layout);
     params.log = cache.log;
     cr_assert(zero(int, weir_rank_open(&s->rank, s->rig.device, &params)), "%s",
               s->rig.capture.last);
+}
+
+static inline void server_open(struct server *s, uint32_t device_pages, uint32_t host_pages,
+                               weir_host_layout layout)
+{
+    server_open_with(s, server_cache_params(device_pages, host_pages), layout);
 }
 
 static inline void server_close(struct server *s)
