@@ -163,6 +163,35 @@ Test(nothing_is_taken_later, pools_have_the_bytes_that_they_need)
     rig_close_device(&rig);
 }
 
+/* No shared memory, whose limit is another, and no file. */
+Test(nothing_is_taken_later, pools_are_private_memory)
+{
+    struct cuda_rig rig = { 0 };
+    rig_open_device(&rig);
+    struct weir_host_memory_params params = { .bytes = 5 << 20, .granule = 1 };
+    struct weir_host_memory *memory = NULL;
+    cr_assert(zero(int, weir_host_memory_create(&memory, rig.device, &params, NULL)));
+    FILE *maps = fopen("/proc/self/maps", "r");
+    cr_assert(ne(ptr, maps, NULL));
+    uintptr_t base = (uintptr_t)memory->base;
+    bool found = false;
+    char line[512];
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long begin, end, inode;
+        char mode[8];
+        cr_assert(eq(int, sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, mode, &inode), 4));
+        if (base < begin || base >= end)
+            continue;
+        found = true;
+        cr_assert(zero(int, strcmp(mode, "rw-p")), "%s", line);
+        cr_assert(zero(u64, inode), "%s", line);
+    }
+    cr_assert(found);
+    fclose(maps);
+    weir_host_memory_destroy(&memory);
+    rig_close_device(&rig);
+}
+
 /* The limit is on all of the host pool: one byte less than it needs is refused, and
  * nothing has been taken then. */
 Test(nothing_is_taken_later, a_limit_counts_every_byte)
