@@ -135,10 +135,9 @@ Test(prompts_look_alike, names_made_of_the_same_bytes)
 
 #define KIND(id) _Generic((id), weir_device_page : 'd', weir_host_page : 'h', default : 'n')
 
-static const weir_move sample_move;
-_Static_assert(KIND(sample_move.device) == 'd', "a device page has a type of its own");
-_Static_assert(KIND(sample_move.host) == 'h', "a host page has another");
-_Static_assert(KIND(sample_move.device.id) == 'n', "neither is a number");
+_Static_assert(KIND(((weir_move *)0)->device) == 'd', "a device page has a type of its own");
+_Static_assert(KIND(((weir_move *)0)->host) == 'h', "a host page has another");
+_Static_assert(KIND(((weir_move *)0)->device.id) == 'n', "neither is a number");
 
 /* A slot is a number, and no order can name page 0 or a page behind the end. */
 Test(prompts_look_alike, ids_out_of_range_are_refused)
