@@ -7,46 +7,16 @@
  *   - as the fields of an order and of a report: what encoding accepts must
  *     decode to the same fields, and no more once a byte of it is changed. */
 
+#include "input.h"
+
 #include <weir/order.h>
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MAX_BYTES = 1 << 16,
     MAX_ITEMS = 32
 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
-
-/* Takes the next bytes of the input, zeros past its end. */
-struct input {
-    const uint8_t *data;
-    size_t size;
-};
-
-static void take(struct input *input, void *value, size_t bytes)
-{
-    size_t n = bytes < input->size ? bytes : input->size;
-    memset(value, 0, bytes);
-    memcpy(value, input->data, n);
-    input->data += n;
-    input->size -= n;
-}
-
-static uint32_t take_below(struct input *input, uint32_t limit)
-{
-    uint16_t value;
-    take(input, &value, sizeof value);
-    return value % limit;
-}
 
 static bool same_array(const void *a, const void *b, size_t n, size_t item_bytes)
 {
