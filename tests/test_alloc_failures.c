@@ -7,6 +7,7 @@
 #include <weir/cache.h>
 #include <weir/expert_cache.h>
 #include <weir/gather.h>
+#include <weir/lifecycle.h>
 #include <weir/page_pool.h>
 #include <weir/pin.h>
 #include <weir/policy.h>
@@ -404,6 +405,25 @@ static void cache_workload(void)
     for (int i = 0; i < 8; i++)
         run_step(cache, NULL, NULL, 0);
     cr_assert(state_of(cache).stats.demoted_pages > 0);
+
+    /* What happens to a cache as a whole, with sequences that are open. */
+    request.deadline_ns = cache_now + 2;
+    for (uint32_t i = 0; i < 4; i++) {
+        CACHE_CALL(cache, weir_seq_open(&seqs[i], cache, i % 2 ? &elsewhere : &key, NULL));
+        request.total_tokens = i % 2 ? 40 : 400;
+        CACHE_CALL(cache, weir_seq_reserve(seqs[i], &request, NULL));
+    }
+    CACHE_CALL(cache, weir_cache_forget(cache, &field, 1));
+    CACHE_CALL(cache, weir_seq_close(&seqs[1]));
+    CACHE_CALL(cache, weir_cache_forget_all(cache));
+    run_step(cache, &seqs[3], prompt, 40);
+    uint64_t first_step;
+    CACHE_CALL(cache, weir_cache_drain(cache));
+    CACHE_CALL(cache, weir_cache_resume(cache));
+    CACHE_CALL(cache, weir_cache_rank_lost(cache, 0, &first_step));
+    poll_cache(cache);
+    CACHE_CALL(cache, weir_cache_reset(cache));
+    cr_assert(state_of(cache).stats.seqs_open == 0);
     MUST_TELL(weir_cache_destroy(&cache), check_cache(cache));
     is_null(cache);
 }
