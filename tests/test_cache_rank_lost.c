@@ -42,6 +42,31 @@ static void expect_nothing_is_right(struct rig *r, const weir_seq *seq)
 
 /* ---- The cache alone ----------------------------------------------------- */
 
+/* A step that was in flight then ends on the other ranks later: what began in the
+ * meantime has nothing of it. */
+Test(cache_rank_lost, what_begins_afterwards_is_right)
+{
+    struct rig *r = &rig;
+    open_cache(r, 2);
+    weir_seq old = rig_start(r, "AB", 1);
+    uint64_t before = rig_run(r, old, 2)->step;
+    lose(r, 0);
+    weir_seq seq = rig_start(r, "CD", 1);
+    uint64_t step = rig_run(r, seq, 2)->step;
+    gives(r, rig_try_report(r, 1, WEIR_REPORT_STEP, before, 0), 0);
+    rig_poll(r);
+    expect_nothing_is_right(r, &old);
+    cr_assert(zero(sz, rig_events(r, WEIR_EVENT_LOAD_FAILED, &seq)));
+    rig_expect_hit(r, "CD", 2, 0, 0);
+    rig_done(r, &old);
+    rig_done(r, &seq);
+    gives(r, rig_try_report(r, 1, WEIR_REPORT_WRITE_BACK, before, 0), 0);
+    rig_ack(r, step);
+    rig_expect_hit(r, "CD", 2, 0, 0);
+    rig_settle(r);
+    rig_close(r);
+}
+
 Test(cache_rank_lost, with_everything_in_flight)
 {
     struct rig *r = &rig;

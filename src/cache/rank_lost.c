@@ -46,8 +46,10 @@ int weir_cache_rank_lost(weir_cache *cache, uint32_t rank_index, uint64_t *first
         struct flight *flight = &cache->flights[i];
         if (strike(&flight->load_ranks, bit))
             weir_report_load(cache, flight, true);
+        /* Not as failed: what it computed is gone already, and what is computed from
+         * now on, maybe before it ends on the other ranks, is not its work. */
         if (strike(&flight->step_ranks, bit))
-            weir_report_step(cache, flight, true);
+            weir_report_step(cache, flight, false);
     }
     for (uint32_t i = 0; i < cache->max_write_backs; i++)
         if (strike(&cache->writes[i].ranks, bit))
