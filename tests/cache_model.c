@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,6 +178,8 @@ bool model_in_flight(const struct model *m)
 
 uint32_t model_good_pages(const struct model *m, const struct model_seq *seq, bool early)
 {
+    if (seq->lost)
+        return 0;
     for (uint32_t i = 0; i < seq->n_pages; i++) {
         int32_t version = m->device[seq->table[i]];
         if (version != NONE && is_bad(m, version, early))
@@ -665,6 +668,22 @@ void model_report(struct model *m, uint32_t rank, const weir_report_item *item)
         if (!all_reported(m, f, kind))
             return;
     free_flight(f);
+}
+
+void model_rank_lost(struct model *m, uint32_t rank)
+{
+    for (uint32_t k = 0; k < MODEL_SEQS; k++)
+        m->seqs[k].lost |= m->seqs[k].open && m->seqs[k].n_pages > 0;
+    for (uint32_t i = 0; i < MODEL_FLIGHTS; i++) {
+        const struct model_flight *f = &m->flights[i];
+        uint64_t step = f->step, ticket = f->ticket;
+        for (uint32_t kind = WEIR_REPORT_STEP; kind <= WEIR_REPORT_WRITE_BACK; kind++) {
+            weir_report_item item = { .kind = kind, .rc = -EIO };
+            item.number = kind == WEIR_REPORT_WRITE_BACK ? ticket : step;
+            if (step && f->step == step && !f->reported[kind][rank])
+                model_report(m, rank, &item);
+        }
+    }
 }
 
 /* ---- Looking ------------------------------------------------------------- */

@@ -64,6 +64,7 @@ struct model_seq {
     bool reserved;
     bool waiting;                 /* told -EAGAIN */
     bool failure_told;            /* has had its event */
+    bool lost;                    /* had pages when a rank was lost */
     bool late;                    /* a load was not there by the deadline */
     uint32_t late_pages;          /* pages before the first such */
     uint64_t deadline_ns;         /* 0: none */
@@ -136,6 +137,10 @@ bool model_is_cancelled(const struct model *m, const weir_report_item *item);
 
 /* The cache has taken this item. */
 void model_report(struct model *m, uint32_t rank, const weir_report_item *item);
+
+/* The cache was told that a rank is lost: who has pages has none that is good, and
+ * what the rank had not reported has failed. */
+void model_rank_lost(struct model *m, uint32_t rank);
 
 /* A peek has found n_tokens of a prompt with these chains. */
 void model_peek(const struct model *m, const uint64_t *chains, const weir_hit *hit);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache_model.h"
+#include "export_check.h"
 #include "random.h"
 
 #include <weir/lifecycle.h>
@@ -33,7 +34,11 @@ static const char *const write_backs[] = { "write_through", "write_through_selec
 #define N_PINS 4u
 #define N_DOCUMENTS 3u
 
-/* A prompt is one letter a page; every token tells its page's letter. */
+/* A prompt is one letter a page; every token tells its page's letter. Letters from
+ * IMAGE on are images, which all have the same tokens: a span tells which. Only pages
+ * that are whole in the key are such. */
+#define IMAGE 4
+
 struct prompt {
     uint32_t name_space;
     uint64_t epoch; /* of the namespace: how often it was forgotten */
@@ -52,6 +57,12 @@ struct pinned {
     weir_pin handles[2]; /* {0, 0}: none */
     struct prompt prompt;
     size_t n_tokens; /* kept when it was last looked at */
+};
+
+/* What reserves should have counted. */
+struct counted {
+    uint64_t requests, again, nospace;
+    uint64_t device, host, loading, new; /* pages */
 };
 
 struct world {
@@ -74,6 +85,8 @@ struct world {
     struct pinned pins[N_PINS];
     uint32_t max_pinned[2]; /* device, host */
     uint64_t load_runs, load_run_squares, write_runs, write_run_squares;
+    struct counted counted;
+    weir_span spans[MODEL_PAGES]; /* of the last key */
     int32_t tokens[MODEL_PAGES * 16 + 16];
 };
 
@@ -218,6 +231,9 @@ static struct prompt random_prompt(struct world *w)
     if (random_percent(&w->random, 80))
         longest = longest / 2;
     p.n_key = 1 + random_below(&w->random, longest);
+    for (uint32_t i = 0; i < p.n_key / w->m.page_tokens; i++)
+        if (random_percent(&w->random, 5))
+            p.letters[i] = (char)(IMAGE + random_below(&w->random, 2));
     return p;
 }
 
@@ -231,17 +247,29 @@ static void chains_of(const struct prompt *p, uint64_t *chains)
 /* Tokens from..from+n-1 of a prompt, valid until the next call. */
 static const int32_t *tokens_of(struct world *w, const struct prompt *p, size_t from, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        w->tokens[i] = p->letters[(from + i) / w->m.page_tokens] * 100 +
-                       (int32_t)((from + i) % w->m.page_tokens);
+    for (size_t i = 0; i < n; i++) {
+        char letter = p->letters[(from + i) / w->m.page_tokens];
+        w->tokens[i] =
+            (letter < IMAGE ? letter : IMAGE) * 100 + (int32_t)((from + i) % w->m.page_tokens);
+    }
     return w->tokens;
 }
 
 static weir_key key_of(struct world *w, const struct prompt *p, size_t n)
 {
-    return (weir_key){
-        .tokens = tokens_of(w, p, 0, n), .n_tokens = n, .fields = fields, .n_fields = p->name_space
-    };
+    size_t n_spans = 0;
+    for (size_t i = 0; i < n / w->m.page_tokens; i++)
+        if (p->letters[i] >= IMAGE)
+            w->spans[n_spans++] = (weir_span){ .first = i * w->m.page_tokens,
+                                               .n_tokens = w->m.page_tokens,
+                                               .digest_bytes = WEIR_MIN_DIGEST_BYTES,
+                                               .digest = { (unsigned char)p->letters[i] } };
+    return (weir_key){ .tokens = tokens_of(w, p, 0, n),
+                       .n_tokens = n,
+                       .fields = fields,
+                       .n_fields = p->name_space,
+                       .spans = w->spans,
+                       .n_spans = n_spans };
 }
 
 static weir_hit peek(struct world *w, const struct prompt *p, size_t n)
@@ -384,6 +412,12 @@ static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *
     size_t wanted = (w->users[slot].request.total_tokens + w->m.page_tokens - 1) / w->m.page_tokens;
     size_t had = seq->n_pages + hit / w->m.page_tokens;
     must(w, n == (wanted > had ? wanted : had), "%zu pages reserved", n);
+    struct counted *c = &w->counted;
+    c->requests += !seq->reserved;
+    c->device += r->hit.n_device / w->m.page_tokens;
+    c->host += r->hit.n_host / w->m.page_tokens;
+    c->loading += r->hit.n_loading / w->m.page_tokens;
+    c->new += n - had;
     model_reserve(&w->m, &w->m.seqs[slot], hit, table, n);
     w->m.seqs[slot].deadline_ns = w->users[slot].request.deadline_ns;
     trace_table(w, slot);
@@ -434,6 +468,8 @@ static int reserve(struct world *w, uint32_t slot)
     must(w, w->draining ? rc != -EAGAIN : rc != -EBUSY, "reserve: %d, drained %d", rc, w->draining);
     if (rc != 0 && rc != -EIO && rc != -EBUSY)
         must(w, reserved[0].n_short > 0, "nothing is short");
+    w->counted.again += rc == -EAGAIN;
+    w->counted.nospace += rc == -ENOSPC;
     /* A claim ends with close. */
     seq->waiting = rc == -EAGAIN || ((rc == -EIO || rc == -EBUSY) && seq->waiting);
     return rc;
@@ -482,8 +518,31 @@ static void do_peek(struct world *w)
     must(w, weir_cache_digest(w->caches[0]) == before, "a peek changes the cache");
 }
 
+/* A reserve counts once, when it succeeds, and so does what it hits. */
+static void check_counters(struct world *w)
+{
+    weir_stats stats = { .struct_size = sizeof stats };
+    must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
+    const struct counted *c = &w->counted;
+    must(w, stats.requests == c->requests, "%d requests, not %d", (int)stats.requests,
+         (int)c->requests);
+    must(w, stats.reserve_again == c->again && stats.reserve_nospace == c->nospace,
+         "refused reserves");
+    must(w,
+         stats.hit_pages_device == c->device && stats.hit_pages_host == c->host &&
+             stats.hit_pages_loading == c->loading,
+         "%d, %d and %d pages hit", (int)stats.hit_pages_device, (int)stats.hit_pages_host,
+         (int)stats.hit_pages_loading);
+    must(w, stats.new_pages == c->new, "%d new pages, not %d", (int)stats.new_pages, (int)c->new);
+    weir_available available;
+    must(w, weir_cache_available(w->caches[0], &available) == 0, "available");
+    must(w, available.free == stats.device_free && available.offered == stats.device_offered,
+         "two answers to what is free");
+}
+
 static void do_look(struct world *w)
 {
+    check_counters(w);
     uint32_t slot = pick(w);
     if (slot == MODEL_SEQS)
         return;
@@ -500,6 +559,9 @@ static void do_look(struct world *w)
     size_t n = table_of(w, slot, table);
     must(w, n == seq->n_pages && memcmp(table, seq->table, n * sizeof *table) == 0,
          "a block table changed");
+    const char *fault =
+        export_fault(w->caches[0], w->users[slot].handles[0], w->m.page_tokens, table, n);
+    must(w, !fault, "%s", fault);
 }
 
 /* ---- Pins and rates ------------------------------------------------------ */
@@ -871,6 +933,34 @@ static void do_reset(struct world *w)
     w->epochs[1]++;
 }
 
+/* What is in flight on the rank has failed; the index is empty; who has pages is
+ * told that none of them is good. */
+static void do_rank_lost(struct world *w)
+{
+    uint64_t first[2];
+    uint32_t rank = random_below(&w->random, w->m.n_ranks);
+    int rc = both(w, weir_cache_rank_lost(w->caches[i], rank, &first[i]));
+    trace(w, "rank lost", rank, rc);
+    must(w, rc == 0 && first[0] == first[1], "rank_lost: %d", rc);
+    must(w, first[0] == w->m.next_step, "a new rank begins with step %d, not %d", (int)first[0],
+         (int)w->m.next_step);
+    model_rank_lost(&w->m, rank);
+    w->epochs[0]++;
+    w->epochs[1]++;
+    for (uint32_t slot = 0; slot < MODEL_SEQS; slot++) {
+        struct prompt *p = &w->users[slot].prompt;
+        if (w->m.seqs[slot].open && w->m.seqs[slot].n_pages == 0) {
+            /* has lost nothing and, if it was not forgotten, hits what comes */
+            if (p->epoch + 1 == w->epochs[p->name_space])
+                p->epoch++;
+            chains_of(p, w->m.seqs[slot].chains);
+        }
+    }
+    weir_stats stats = { .struct_size = sizeof stats };
+    must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
+    must(w, stats.index_pages == 0, "%d pages of the index outlive a rank", (int)stats.index_pages);
+}
+
 /* Nothing begins while the cache is drained; what is open ends. */
 static void do_quiesce(struct world *w)
 {
@@ -1012,6 +1102,8 @@ static void operate(struct world *w)
         do_pin(w);
     } else if (what < 896) {
         do_rates(w);
+    } else if (what < 897) {
+        do_rank_lost(w);
     } else {
         uint32_t slot = pick(w);
         if (slot != MODEL_SEQS)
