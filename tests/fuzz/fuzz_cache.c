@@ -13,6 +13,7 @@
 #include <weir/export.h>
 #include <weir/lifecycle.h>
 #include <weir/order.h>
+#include <weir/pin.h>
 
 #include <errno.h>
 
@@ -22,6 +23,8 @@ enum {
     MAX_STEPS = 4,
     MAX_WRITES = 3,
     MAX_RANKS = 3,
+    MAX_PINS = 3,
+    MAX_PRIORITIES = 3,
     MAX_TOKENS = MAX_PAGES * 4 + 8,
     MAX_CALLS = 200 /* so that an input does not take long */
 };
@@ -37,6 +40,7 @@ struct world {
     struct input in;
     weir_cache *caches[2];
     weir_seq seqs[MAX_SEQS][2]; /* closed ones too, so that stale handles are used */
+    weir_pin pins[MAX_PINS][2];
     weir_step steps[2];
     bool step_open, draining;
     uint32_t page_tokens, device_pages, host_pages, n_ranks, max_steps;
@@ -95,6 +99,11 @@ static void world_open(struct world *w)
         n_policies++;
     params.eviction = weir_evict_policy_at(below(w, (uint32_t)n_policies))->name;
     params.host_eviction = weir_evict_policy_at(below(w, (uint32_t)n_policies))->name;
+    params.page_bytes = 1 << below(w, 16);
+    params.priorities = below(w, MAX_PRIORITIES + 1);
+    params.max_pins = below(w, MAX_PINS + 1);
+    params.max_pinned = offered[below(w, 4)];
+    params.host_drops_duplicates = below(w, 2);
     require(both(weir_cache_create(&w->caches[i], &params)) == 0);
     w->next_step = 1;
 }
@@ -212,7 +221,10 @@ static void do_open(struct world *w)
     weir_key key = take_key(w);
     weir_seq_params params;
     weir_seq_params_init(&params);
-    params.compute_at_least = below(w, 4);
+    uint32_t kind = below(w, 64);
+    params.compute_at_least = kind % 4;
+    params.priority = kind / 4 % 4;
+    params.ttl_ns = kind < 32 ? 0 : below(w, 256);
     weir_seq opened[2];
     int rc = both(weir_seq_open(&opened[i], w->caches[i], &key, &params));
     require(rc == 0 || rc == -EINVAL || rc == -ENOSPC);
@@ -247,7 +259,7 @@ static void do_reserve(struct world *w)
         (void)weir_seq_get_info(seq[0], &info);
     request.total_tokens = info.n_tokens + below(w, more < 8 ? MAX_TOKENS : 5);
     if (more & 1)
-        request.use_hit = below(w, MAX_TOKENS);
+        request.use_hit = more & 4 ? WEIR_USE_HIT_IF_CHEAPER : below(w, MAX_TOKENS);
     if (more & 2)
         request.expect_tokens = below(w, 2 * MAX_TOKENS);
     if (more >= 56)
@@ -550,6 +562,59 @@ static void do_finish(struct world *w)
     do_poll(w);
 }
 
+static void do_pin(struct world *w)
+{
+    weir_pin *pin = w->pins[below(w, MAX_PINS)];
+    weir_key key = take_key(w);
+    weir_pin_params params;
+    weir_pin_params_init(&params);
+    if (below(w, 2))
+        params.n_tokens = below(w, MAX_TOKENS);
+    weir_pin made[2];
+    weir_pin_info info;
+    uint64_t digest = weir_cache_digest(w->caches[0]);
+    int rc = both(weir_cache_pin(&made[i], w->caches[i], &key, &params));
+    if (rc) {
+        require(weir_cache_digest(w->caches[0]) == digest);
+        return;
+    }
+    require(weir_cache_get_pin(made[0], &info) == 0 && info.n_device <= info.n_tokens &&
+            info.n_tokens > 0 && info.n_tokens <= key.n_tokens);
+    /* Of one that is there the handle is not lost. */
+    if (weir_cache_get_pin(pin[0], &info) == 0)
+        require(both(weir_cache_unpin(&pin[i])) == 0);
+    memcpy(pin, made, sizeof made);
+}
+
+static void do_unpin(struct world *w)
+{
+    weir_pin *pin = w->pins[below(w, MAX_PINS)];
+    weir_pin old[2] = { pin[0], pin[1] };
+    int rc = both(weir_cache_unpin(&pin[i]));
+    require(rc == 0 || rc == -ESTALE);
+    memcpy(pin, old, sizeof old);
+}
+
+static void do_rates(struct world *w)
+{
+    uint64_t ns = below(w, 256), rate = below(w, 256) * UINT64_C(1000);
+    require(both(weir_cache_set_rates(w->caches[i], ns, rate)) == 0);
+}
+
+/* A page that has changed while it was loaded, or was not. */
+static void do_report_page(struct world *w)
+{
+    _Alignas(8) unsigned char report[64];
+    size_t bytes;
+    weir_report_item item = { .kind = WEIR_REPORT_PAGE, .rc = -EIO };
+    item.number = below(w, MAX_PAGES + 2);
+    uint32_t rank = below(w, w->n_ranks);
+    if (weir_report_encode(&item, 1, report, sizeof report, &bytes, NULL) != 0)
+        return;
+    int rc = both(weir_cache_report(w->caches[i], rank, report, bytes));
+    require(rc == 0 || rc == -EINVAL);
+}
+
 /* Those that make a request's life are there several times. New ones are added at
  * the end, so that inputs keep their meaning. */
 enum {
@@ -557,12 +622,12 @@ enum {
 };
 
 static void (*const calls[])(struct world *) = {
-    do_start,        do_forward, do_close, do_open,      do_reserve, do_begin,
-    do_add,          do_commit,  do_end,   do_abort,     do_report,  do_report_all,
-    do_report_bytes, do_poll,    do_peek,  do_tables,    do_look,    do_forget,
-    do_drain,        do_resume,  do_reset, do_rank_lost, do_destroy, do_start,
-    do_forward,      do_close,   do_start, do_forward,   do_close,   do_reserve,
-    do_resume,       do_commit,  do_add,   do_end,       do_report,  do_report,
+    do_start,     do_forward, do_close,  do_open,    do_reserve,     do_begin,        do_add,
+    do_commit,    do_end,     do_abort,  do_report,  do_report_all,  do_report_bytes, do_poll,
+    do_peek,      do_tables,  do_look,   do_forget,  do_drain,       do_resume,       do_reset,
+    do_rank_lost, do_destroy, do_start,  do_forward, do_close,       do_start,        do_forward,
+    do_close,     do_reserve, do_resume, do_commit,  do_add,         do_end,          do_report,
+    do_report,    do_pin,     do_unpin,  do_rates,   do_report_page,
 };
 
 /* ---- An input ------------------------------------------------------------ */
@@ -582,6 +647,10 @@ static void world_close(struct world *w)
     for (int k = 0; k < MAX_SEQS; k++) {
         int rc = both(weir_seq_close(&w->seqs[k][i]));
         require(rc == 0 || rc == -ESTALE || rc == -EINVAL);
+    }
+    for (int k = 0; k < MAX_PINS; k++) {
+        int rc = both(weir_cache_unpin(&w->pins[k][i]));
+        require(rc == 0 || rc == -ESTALE);
     }
     require(stats_of(w).seqs_open == 0);
     require(both(weir_cache_forget_all(w->caches[i])) == 0);
