@@ -26,8 +26,10 @@ void model_fail(const struct model *m, const char *format, ...)
 void model_create(struct model *m)
 {
     m->next_step = 1;
-    for (uint32_t p = 0; p <= MODEL_PAGES; p++)
+    for (uint32_t p = 0; p <= MODEL_PAGES; p++) {
         m->device[p] = m->host[p] = NONE;
+        m->tails[p].from = NONE;
+    }
 }
 
 static void free_flight(struct model_flight *f)
@@ -66,7 +68,11 @@ static int32_t add_version(struct model *m, uint64_t chain, int32_t from, uint64
         model_must(m, m->versions, "no memory");
     }
     m->versions[m->n_versions] = (struct model_version){
-        .chain = chain, .load_step = load_step, .from = from, .arrived = load_step == 0
+        .chain = chain,
+        .load_step = load_step,
+        .from = from,
+        .also = NONE,
+        .arrived = load_step == 0,
     };
     return m->n_versions++;
 }
@@ -75,7 +81,8 @@ static int32_t add_version(struct model *m, uint64_t chain, int32_t from, uint64
 static bool is_bad(const struct model *m, int32_t version, bool early)
 {
     for (; version != NONE; version = m->versions[version].from)
-        if (m->versions[version].failed || (early && m->versions[version].failing))
+        if (m->versions[version].failed || (early && m->versions[version].failing) ||
+            is_bad(m, m->versions[version].also, early))
             return true;
     return false;
 }
@@ -85,8 +92,8 @@ static void shorten(struct model *m, int32_t version)
 {
     for (; version != NONE; version = m->versions[version].from) {
         int32_t from = m->versions[version].from;
-        if (from != NONE && m->versions[from].from == NONE && m->versions[from].arrived &&
-            !m->versions[from].failing)
+        if (from != NONE && m->versions[from].from == NONE && m->versions[from].also == NONE &&
+            m->versions[from].arrived && !m->versions[from].failing)
             m->versions[version].from = NONE;
     }
 }
@@ -176,30 +183,58 @@ bool model_in_flight(const struct model *m)
 
 /* ---- Sequences ----------------------------------------------------------- */
 
+uint32_t model_pages(const struct model_seq *seq)
+{
+    return seq->source && seq->source_index >= seq->n_pages ? seq->source_index + 1 : seq->n_pages;
+}
+
+static bool page_is_bad(const struct model *m, int32_t page, bool early)
+{
+    return is_bad(m, m->device[page] != NONE ? m->device[page] : m->tails[page].from, early);
+}
+
 uint32_t model_good_pages(const struct model *m, const struct model_seq *seq, bool early)
 {
     if (seq->lost)
         return 0;
-    for (uint32_t i = 0; i < seq->n_pages; i++) {
-        int32_t version = m->device[seq->table[i]];
-        if (version != NONE && is_bad(m, version, early))
+    uint32_t n = model_pages(seq);
+    for (uint32_t i = 0; i < n; i++) {
+        bool due = seq->source && i == seq->source_index;
+        if (page_is_bad(m, due ? seq->source : seq->table[i], early))
             return i;
     }
-    return seq->n_pages;
+    return n;
 }
 
 static bool is_doomed(const struct model *m, const struct model_seq *seq)
 {
-    return seq->late || model_good_pages(m, seq, false) < seq->n_pages;
+    return seq->late || model_good_pages(m, seq, false) < model_pages(seq);
 }
 
-/* Whether a page's load is still to come. */
+/* Whether a version, or what its first rows were copied from, is still to come. */
+static bool is_coming(const struct model *m, int32_t version)
+{
+    for (; version != NONE; version = m->versions[version].also)
+        if (m->versions[version].load_step && !m->versions[version].arrived)
+            return true;
+    return false;
+}
+
+/* Whether a page's load is still to come, or that of what was copied into it. */
 static bool is_missing(const struct model *m, int32_t page)
 {
     int32_t version = m->device[page];
     if (version == NONE)
-        return m->planned[page] != 0;
-    return m->versions[version].load_step && !m->versions[version].arrived;
+        return m->planned[page] || is_coming(m, m->tails[page].from);
+    return is_coming(m, version);
+}
+
+uint32_t model_missing(const struct model *m, const struct model_seq *seq)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < seq->n_pages; i++)
+        n += is_missing(m, seq->table[i]);
+    return n;
 }
 
 void model_poll(struct model *m, uint64_t now_ns)
@@ -209,14 +244,17 @@ void model_poll(struct model *m, uint64_t now_ns)
         if (!seq->open || seq->closing || !seq->deadline_ns || seq->deadline_ns > now_ns)
             continue;
         seq->deadline_ns = 0;
-        for (uint32_t i = 0; i < seq->n_pages && !seq->late; i++) {
-            seq->late = is_missing(m, seq->table[i]);
+        uint32_t n = model_pages(seq);
+        for (uint32_t i = 0; i < n && !seq->late; i++) {
+            bool due = seq->source && i == seq->source_index;
+            seq->late = is_missing(m, due ? seq->source : seq->table[i]);
             seq->late_pages = i;
         }
     }
 }
 
-/* An open sequence other than `self` with this page in its table, and where. */
+/* An open sequence other than `self` with this page in its table, or to copy it, and
+ * where. */
 static const struct model_seq *holder(const struct model *m, const struct model_seq *self,
                                       int32_t page, uint32_t *index)
 {
@@ -229,6 +267,10 @@ static const struct model_seq *holder(const struct model *m, const struct model_
                 *index = i;
                 return seq;
             }
+        }
+        if (seq->source == page) {
+            *index = seq->source_index;
+            return seq;
         }
     }
     return NULL;
@@ -249,6 +291,8 @@ uint32_t model_not_held(const struct model *m)
             const struct model_seq *seq = &m->seqs[k];
             for (uint32_t i = 0; seq->open && i < seq->n_pages; i++)
                 held |= seq->table[i] == p || chain_of(m, p) == seq->chains[i];
+            if (seq->open && seq->source)
+                held |= seq->source == p || chain_of(m, p) == seq->chains[seq->source_index];
         }
         n += !held;
     }
@@ -263,6 +307,14 @@ static void expect_fresh(const struct model *m, const struct model_seq *seq, uin
     model_must(m, !holder(m, seq, page, &index), "device page %d is given out while in use", page);
     const struct model_flight *f = mover(m, page, NONE, false);
     model_must(m, !f, "device page %d is given out while step %d moves it", page, (int)f->step);
+}
+
+/* A page is given out; nothing of it counts any more. */
+static void take_page(struct model *m, int32_t page, uint64_t planned)
+{
+    m->device[page] = NONE;
+    m->planned[page] = planned;
+    m->tails[page] = (struct model_tail){ .from = NONE };
 }
 
 void model_reserve(struct model *m, struct model_seq *seq, size_t n_hit, const int32_t *table,
@@ -292,8 +344,7 @@ void model_reserve(struct model *m, struct model_seq *seq, size_t n_hit, const i
         if (hit && planned && (!other || (index == i && other->chains[i] == seq->chains[i])))
             continue;
         expect_fresh(m, seq, i);
-        m->device[page] = NONE;
-        m->planned[page] = hit ? seq->chains[i] : 0;
+        take_page(m, page, hit ? seq->chains[i] : 0);
     }
     seq->reserved = true;
 }
@@ -307,7 +358,18 @@ static void fill_pages(struct model *m, struct model_seq *seq, size_t n)
         int32_t before = i ? m->device[seq->table[i - 1]] : NONE;
         if (before != NONE)
             shorten(m, before);
-        m->device[seq->table[i]] = add_version(m, seq->chains[i], before, 0);
+        int32_t page = seq->table[i];
+        if (holds(m, m->device[page], seq->chains[i]))
+            continue; /* by the sequence that it was forked off */
+        int32_t version = add_version(m, seq->chains[i], before, 0);
+        m->versions[version].also = m->tails[page].from;
+        m->device[page] = version;
+    }
+    size_t last = seq->n_committed / m->page_tokens;
+    uint32_t rows = (uint32_t)(seq->n_committed % m->page_tokens);
+    if (rows && n) {
+        struct model_tail *tail = &m->tails[seq->table[last]];
+        *tail = (struct model_tail){ seq->chains[last], rows, last == from ? tail->from : NONE };
     }
 }
 
@@ -326,7 +388,7 @@ void model_close(struct model_seq *seq)
 
 static void leave_step(struct model_seq *seq)
 {
-    seq->in_step = false;
+    seq->in_step = seq->born = false;
     seq->n_pending = 0;
     if (seq->closing)
         *seq = (struct model_seq){ 0 };
@@ -335,8 +397,84 @@ static void leave_step(struct model_seq *seq)
 void model_abort(struct model *m)
 {
     for (uint32_t k = 0; k < MODEL_SEQS; k++)
-        if (m->seqs[k].in_step)
-            leave_step(&m->seqs[k]);
+        if (m->seqs[k].in_step) {
+            struct model_seq *seq = &m->seqs[k];
+            if (seq->born) {
+                seq->n_pages = (uint32_t)(seq->n_committed / m->page_tokens);
+                seq->source = 0;
+            }
+            leave_step(seq);
+        }
+}
+
+/* ---- Forks and cuts ------------------------------------------------------ */
+
+void model_fork(struct model *m, const struct model_seq *seq, struct model_seq *kid, size_t len,
+                const int32_t *table, size_t n)
+{
+    uint32_t full = (uint32_t)(len / m->page_tokens);
+    uint32_t rows = (uint32_t)(len % m->page_tokens);
+    model_must(m, n == full + (rows > 0), "%zu pages in a kid's table", n);
+    memcpy(kid->table, table, n * sizeof *table);
+    kid->n_pages = (uint32_t)n;
+    kid->n_committed = len;
+    kid->open = kid->reserved = true;
+    kid->unindexed = seq->unindexed;
+    for (uint32_t i = 0; i < full; i++)
+        model_must(m, table[i] == seq->table[i], "page %u of a kid is not its parent's", i);
+    bool born = len > seq->n_committed;
+    if (rows) {
+        bool due = seq->source && seq->source_index == full && (seq->born || !born);
+        kid->source = due ? seq->source : seq->table[full];
+        kid->source_index = full;
+        expect_fresh(m, kid, full);
+        take_page(m, table[full], 0);
+    }
+    if (!born)
+        return;
+    model_must(m, seq->in_step, "a fork of what nobody computes");
+    kid->born = kid->in_step = true;
+    kid->parent = seq;
+    kid->n_committed = seq->n_committed - seq->n_committed % m->page_tokens;
+    kid->n_pending = len - kid->n_committed;
+}
+
+/* It goes on inside its page i: the rows beyond are anything from now on. */
+static void go_on_in_place(struct model *m, struct model_seq *seq, uint32_t i, uint32_t rows)
+{
+    int32_t page = seq->table[i];
+    uint32_t index;
+    model_must(m, !holder(m, seq, page, &index), "page %d is cut in place while in use", page);
+    model_must(m, !mover(m, page, NONE, false), "page %d is cut in place while it is moved", page);
+    int32_t from = m->device[page] != NONE ? m->device[page] : m->tails[page].from;
+    m->tails[page] = (struct model_tail){ seq->chains[i], rows, from };
+    m->device[page] = NONE;
+    m->planned[page] = 0;
+}
+
+void model_truncate(struct model *m, struct model_seq *seq, size_t n_tokens, const int32_t *table,
+                    size_t n)
+{
+    uint32_t full = (uint32_t)(n_tokens / m->page_tokens);
+    uint32_t rows = (uint32_t)(n_tokens % m->page_tokens);
+    uint32_t most = full + (rows > 0);
+    model_must(m, n <= seq->n_pages && (n == most || n == full), "%zu pages after a cut", n);
+    for (uint32_t i = 0; i < n; i++)
+        model_must(m, table[i] == seq->table[i], "entry %u of a table changed", i);
+    bool due = seq->source && rows && seq->source_index == full;
+    if (!due)
+        seq->source = 0;
+    model_must(m, due || n == most || rows, "%zu pages after a cut", n);
+    if (rows && !due && n == full) {
+        seq->source = seq->table[full];
+        seq->source_index = full;
+    } else if (rows && !due && n_tokens < seq->n_committed) {
+        go_on_in_place(m, seq, full, rows);
+    }
+    seq->n_pages = (uint32_t)n;
+    seq->n_committed = n_tokens;
+    seq->n_step_pages = 0;
+    seq->waiting = seq->failure_told = seq->late = seq->lost = false;
 }
 
 /* ---- Orders -------------------------------------------------------------- */
@@ -426,6 +564,11 @@ static void begin_loads(struct model *m, struct model_flight *f)
                            device);
                 wanted |= seq->in_step;
             }
+            if (seq->open && seq->source == device) {
+                model_must(m, seq->chains[seq->source_index] == m->versions[source].chain,
+                           "host page %d holds another prefix than is to be copied", host);
+                wanted |= seq->in_step;
+            }
         }
         model_must(m, wanted, "device page %d is loaded and not used by the step", device);
         for (uint32_t k = 0; k < MODEL_FLIGHTS; k++) {
@@ -443,6 +586,40 @@ static void begin_loads(struct model *m, struct model_flight *f)
     }
 }
 
+/* The copy that a sequence of the step is to have: what it takes is there, or comes
+ * by the load that the copy names. One that is wrong has none: it is cut before. */
+static void make_copy(struct model *m, struct model_flight *f, struct model_seq *seq,
+                      const weir_order *order)
+{
+    uint32_t i = seq->source_index, rows = (uint32_t)(seq->n_committed % m->page_tokens);
+    int32_t to = seq->table[i], from = seq->source;
+    if (is_doomed(m, seq))
+        return;
+    const weir_page_copy *copy = NULL;
+    for (uint32_t k = 0; k < order->n_copies; k++)
+        if (order->copies[k].to.id == to)
+            copy = &order->copies[k];
+    model_must(m, copy && copy->from.id == from, "page %d is not copied to page %d", from, to);
+    seq->source = 0;
+    m->copies_made++;
+    f->reads_page[from] = f->writes_page[to] = true;
+    const struct model_tail *tail = &m->tails[from];
+    int32_t version = m->device[from];
+    bool whole = version != NONE && m->versions[version].chain == seq->chains[i];
+    model_must(m, whole || (version == NONE && tail->chain == seq->chains[i] && tail->rows >= rows),
+               "page %d is copied and does not hold the rows", from);
+    bool loading = whole && m->versions[version].load_step && !m->versions[version].arrived;
+    uint64_t load = loading ? m->versions[version].load_step : 0;
+    model_must(m, copy->load == load, "page %d is copied behind load %d, not %d", from,
+               (int)copy->load, (int)load);
+    m->tails[to] = (struct model_tail){ seq->chains[i], rows, whole ? version : tail->from };
+    m->device[to] = NONE;
+    seq->unindexed |= loading;
+    f->copies_late |= loading;
+    if (loading)
+        find_flight(m, load)->load_copied = true;
+}
+
 /* What the step's sequences read is there, or comes by a load that it names. */
 static void use_pages(struct model *m, struct model_flight *f, struct model_seq *seq)
 {
@@ -454,6 +631,13 @@ static void use_pages(struct model *m, struct model_flight *f, struct model_seq 
     seq->n_step_pages = seq->n_pages;
     if (is_doomed(m, seq))
         return;
+    uint32_t rows = (uint32_t)(seq->n_committed % m->page_tokens);
+    if (rows) {
+        const struct model_tail *tail = &m->tails[seq->table[full]];
+        model_must(m, tail->chain == seq->chains[full] && tail->rows >= rows,
+                   "device page %d does not hold the last %u rows of its sequence",
+                   seq->table[full], rows);
+    }
     for (size_t i = 0; i < full; i++) {
         int32_t page = seq->table[i];
         int32_t version = m->device[page];
@@ -541,6 +725,8 @@ static void check_cancels(struct model *m, const weir_order *order)
         struct model_flight *f = flight_of(m, cancel->kind, cancel->number);
         model_must(m, f && !all_reported(m, f, cancel->kind) && !f->cancelled[cancel->kind],
                    "cancel %u of kind %u, number %d", i, cancel->kind, (int)cancel->number);
+        model_must(m, cancel->kind != WEIR_REPORT_LOAD || !f->load_copied,
+                   "the load of step %d is cancelled, and was copied from", (int)f->step);
         f->cancelled[cancel->kind] = true;
         uint32_t index;
         for (uint32_t k = 0; cancel->kind == WEIR_REPORT_LOAD && k < f->n_loads; k++)
@@ -566,8 +752,14 @@ void model_order(struct model *m, const void *bytes, size_t n_bytes)
         for (uint32_t kind = 0; kind <= WEIR_REPORT_WRITE_BACK; kind++)
             f->reported[kind][rank] = true;
     begin_loads(m, f);
+    uint64_t before = m->copies_made;
     for (uint32_t k = 0; k < MODEL_SEQS; k++)
-        if (m->seqs[k].in_step)
+        if (m->seqs[k].in_step && !m->seqs[k].born && m->seqs[k].source)
+            make_copy(m, f, &m->seqs[k], &order);
+    model_must(m, m->copies_made - before == order.n_copies, "%u copies in an order",
+               order.n_copies);
+    for (uint32_t k = 0; k < MODEL_SEQS; k++)
+        if (m->seqs[k].in_step && !m->seqs[k].born)
             use_pages(m, f, &m->seqs[k]);
     check_fences(m, f);
     for (uint32_t rank = 0; rank < m->n_ranks; rank++) {
@@ -576,8 +768,16 @@ void model_order(struct model *m, const void *bytes, size_t n_bytes)
     }
     for (uint32_t k = 0; k < MODEL_SEQS; k++) {
         struct model_seq *seq = &m->seqs[k];
+        if (!seq->in_step || !seq->born || !seq->parent->late)
+            continue;
+        seq->late = true; /* the step has not had what it needed */
+        seq->late_pages = seq->parent->late_pages;
+    }
+    for (uint32_t k = 0; k < MODEL_SEQS; k++) {
+        struct model_seq *seq = &m->seqs[k];
         if (!seq->in_step)
             continue;
+        seq->unindexed |= seq->born && f->copies_late;
         fill_pages(m, seq, seq->n_pending);
         leave_step(seq);
     }
@@ -673,7 +873,7 @@ void model_report(struct model *m, uint32_t rank, const weir_report_item *item)
 void model_rank_lost(struct model *m, uint32_t rank)
 {
     for (uint32_t k = 0; k < MODEL_SEQS; k++)
-        m->seqs[k].lost |= m->seqs[k].open && m->seqs[k].n_pages > 0;
+        m->seqs[k].lost |= m->seqs[k].open && model_pages(&m->seqs[k]) > 0;
     for (uint32_t i = 0; i < MODEL_FLIGHTS; i++) {
         const struct model_flight *f = &m->flights[i];
         uint64_t step = f->step, ticket = f->ticket;

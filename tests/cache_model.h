@@ -15,7 +15,8 @@
  *
  * A version says which prefix a page's bytes stand for, by a hash of all pages
  * up to it (its chain). Bytes are right if the chain is the one wanted and no
- * version below it has failed.
+ * version below it has failed. Of a page that is not full a tail says how many
+ * rows there are, of which page.
  *
  * Ordering is checked as a hazard between steps in flight: two steps that use
  * a page, one of them writing it, must be ordered by fences, directly or
@@ -35,9 +36,17 @@ struct model_version {
     uint64_t chain;
     uint64_t load_step; /* 0: computed, or written back */
     int32_t from;       /* -1: nothing that could still fail */
+    int32_t also;       /* likewise: its first rows were copied from there */
     bool arrived;       /* all ranks have reported the load */
     bool failing;       /* a rank has reported a failure */
     bool failed;        /* and all have reported */
+};
+
+/* The first rows of a page. */
+struct model_tail {
+    uint64_t chain; /* of the page that they begin */
+    uint32_t rows;
+    int32_t from; /* version that they were copied from, -1: none that could fail */
 };
 
 struct model_flight {
@@ -48,6 +57,8 @@ struct model_flight {
     weir_move *loads, *writes;
     uint32_t n_loads, n_writes;
     int32_t *versions; /* of the loads, then of the writes */
+    bool copies_late;  /* some, out of loads that are running */
+    bool load_copied;  /* its load, while it was running */
     bool reads_page[MODEL_PAGES + 1];
     bool writes_page[MODEL_PAGES + 1];
     bool reported[WEIR_REPORT_WRITE_BACK + 1][MODEL_RANKS]; /* or nothing to report */
@@ -74,6 +85,11 @@ struct model_seq {
     uint32_t n_step_pages; /* pages that its steps could write to */
     size_t n_committed;
     size_t n_pending; /* in the open step */
+    int32_t source;   /* page that the next step copies for it, 0: none */
+    uint32_t source_index;
+    const struct model_seq *parent; /* with born */
+    bool born;                      /* in the open step, of what that computes */
+    bool unindexed;                 /* in part, for it was copied out of a load */
 };
 
 struct model {
@@ -87,9 +103,11 @@ struct model {
     uint64_t next_step;
     uint64_t loads_done, loads_failed, loads_cancelled;
     uint64_t writes_done, writes_failed, writes_cancelled;
+    uint64_t copies_made;
     int32_t device[MODEL_PAGES + 1];   /* versions, -1: anything */
     uint64_t planned[MODEL_PAGES + 1]; /* chain that a load is to bring, if so */
     int32_t host[MODEL_PAGES + 1];
+    struct model_tail tails[MODEL_PAGES + 1];
     struct model_version *versions;
     int32_t n_versions, versions_capacity;
     struct model_seq seqs[MODEL_SEQS];
@@ -116,8 +134,19 @@ uint64_t model_chain(uint64_t prefix, uint64_t content);
 void model_reserve(struct model *m, struct model_seq *seq, size_t n_hit, const int32_t *table,
                    size_t n);
 
+/* Pages of its table whose loads are still to come. */
+uint32_t model_missing(const struct model *m, const struct model_seq *seq);
+
 /* A commit outside of a step has succeeded. */
 void model_commit(struct model *m, struct model_seq *seq, size_t n);
+
+/* A fork has succeeded: `table` is the kid's block table. The kid has its chains. */
+void model_fork(struct model *m, const struct model_seq *seq, struct model_seq *kid, size_t len,
+                const int32_t *table, size_t n);
+
+/* A truncate has succeeded: `table` is the sequence's block table now. */
+void model_truncate(struct model *m, struct model_seq *seq, size_t n_tokens, const int32_t *table,
+                    size_t n);
 
 /* The open step has ended with this order, or was aborted. */
 void model_order(struct model *m, const void *order, size_t bytes);
@@ -145,8 +174,11 @@ void model_rank_lost(struct model *m, uint32_t rank);
 /* A peek has found n_tokens of a prompt with these chains. */
 void model_peek(const struct model *m, const uint64_t *chains, const weir_hit *hit);
 
+/* Pages of a sequence, with the one that a copy is due for. */
+uint32_t model_pages(const struct model_seq *seq);
+
 /* The first page of the sequence that is wrong because a load has failed, or
- * its number of pages; with `early`, on some ranks so far. */
+ * model_pages; with `early`, on some ranks so far. */
 uint32_t model_good_pages(const struct model *m, const struct model_seq *seq, bool early);
 
 /* Steps or loads that a rank has not reported; and those or write-backs. */

@@ -21,6 +21,8 @@ struct world_plan {
     weir_move loads[WORLD_MOVES];
     weir_move writes[WORLD_MOVES];
     weir_cancel cancels[2 * WORLD_RECENT];
+    weir_page_copy copies[WORLD_MOVES];
+    uint64_t sources;   /* bit p: of a copy */
     bool prefetch;      /* loads only, for steps to come */
     uint64_t fence_set; /* bit i: step - 1 - i */
     uint64_t load_set;
@@ -61,12 +63,43 @@ static inline uint64_t world_before(uint64_t step, uint64_t earlier)
     return step - earlier <= 64 ? UINT64_C(1) << (step - earlier - 1) : 0;
 }
 
+/* Whether what a page holds depends on nothing that can still fail. */
+static inline bool world_settled(const struct world *w, const struct world_page *page)
+{
+    return (page->copy == 0 || w->steps[page->copy].reported) &&
+           (page->origin == 0 || w->steps[page->origin].load_reported);
+}
+
+/* Copies page q, as it is before the step, to page p. */
+static inline void world_plan_copy(struct world *w, struct world_plan *plan, uint64_t step,
+                                   int32_t p)
+{
+    int32_t q = 1 + (int32_t)random_below(&w->random, WORLD_DEVICE_PAGES);
+    const struct world_page *source = &w->pages[q];
+    if (q == p || !source->content || !world_settled(w, source) || world_open_user(w, step, q) ||
+        plan->fills >> q & 1 || source->copy == step || plan->order.n_copies == WORLD_MOVES)
+        return;
+    uint64_t load = world_loading(w, q) ? source->load : 0;
+    plan->copies[plan->order.n_copies++] = (weir_page_copy){ { q }, { p }, load };
+    plan->sources |= UINT64_C(1) << q;
+    w->steps[load].load_copied = true; /* of step 0 nobody asks */
+    if (load && load != step)
+        plan->join_set |= world_before(step, load);
+    else if (!load && source->producer && !w->steps[source->producer].reported)
+        plan->fence_set |= world_before(step, source->producer);
+    plan->fence_set |= world_users(w, step, p);
+    w->pages[p] = (struct world_page){
+        .content = source->content, .producer = step, .copy = step, .origin = load
+    };
+    plan->reads |= UINT64_C(1) << p;
+}
+
 static inline void world_plan_page(struct world *w, struct world_plan *plan, uint64_t step,
                                    int32_t p)
 {
     struct world_page *page = &w->pages[p];
     bool open = world_open_user(w, step, p);
-    bool writable = !open && !page->writing && !world_loading(w, p);
+    bool writable = !open && !page->writing && !world_loading(w, p) && !(plan->sources >> p & 1);
     int32_t h = 1 + (int32_t)random_below(&w->random, w->rank->geometry->host_pages);
     struct world_host *host = &w->hosts[h];
     uint32_t choice = random_below(&w->random, 100);
@@ -93,6 +126,8 @@ static inline void world_plan_page(struct world *w, struct world_plan *plan, uin
         plan->fence_set |= world_users(w, step, p);
         *page = (struct world_page){ .content = ++w->next_content, .producer = step };
         plan->fills |= UINT64_C(1) << p;
+    } else if (choice < 80 && writable) {
+        world_plan_copy(w, plan, step, p);
     }
 }
 
@@ -102,8 +137,9 @@ static inline void world_plan_write(struct world *w, struct world_plan *plan, ui
     struct world_page *page = &w->pages[p];
     int32_t h = 1 + (int32_t)random_below(&w->random, w->rank->geometry->host_pages);
     struct world_host *host = &w->hosts[h];
-    if (!page->content || page->writing || !page->producer || host->writing || host->loading ||
-        plan->order.n_writes == WORLD_MOVES || random_percent(&w->random, 60))
+    if (!page->content || page->writing || !page->producer || !world_settled(w, page) ||
+        host->writing || host->loading || plan->order.n_writes == WORLD_MOVES ||
+        random_percent(&w->random, 60))
         return;
     plan->writes[plan->order.n_writes++] = (weir_move){ { p }, { h } };
     page->writing = host->writing = true;
@@ -163,6 +199,7 @@ static inline void world_plan_step(struct world *w, struct world_plan *plan, uin
     order->joins = plan->joins;
     order->loads = plan->loads;
     order->writes = plan->writes;
+    order->copies = plan->copies;
 }
 
 static inline void world_forward(struct world *w, const struct world_plan *plan, uint64_t step)
@@ -179,7 +216,8 @@ static inline void world_forward(struct world *w, const struct world_plan *plan,
             if (!fill && !(plan->reads >> p & 1))
                 continue;
             struct world_kernel *k = world_launch(w, stream, p, layer, w->pages[p].content, fill);
-            k->load = w->pages[p].load;
+            k->load = w->pages[p].load ? w->pages[p].load : w->pages[p].origin;
+            k->copy = w->pages[p].copy;
         }
         world_run_a_little(w);
     }
@@ -193,9 +231,10 @@ static inline bool world_random_step(struct world *w)
     world_plan_step(w, &plan, step);
     struct world_step *s = &w->steps[step];
     s->stream = w->streams[random_below(&w->random, 2)];
-    s->uses = plan.reads | plan.fills;
+    s->uses = plan.reads | plan.fills | plan.sources;
     s->n_loads = plan.order.n_loads;
     s->n_writes = plan.order.n_writes;
+    s->n_copies = plan.order.n_copies;
     memcpy(s->loads, plan.loads, sizeof plan.loads);
     memcpy(s->writes, plan.writes, sizeof plan.writes);
     world_encode(w, s, &plan.order);

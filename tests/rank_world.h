@@ -41,6 +41,7 @@ struct world_kernel {
     uint32_t layer;
     uint64_t content;
     uint64_t load; /* the load that brings the content; 0: it was computed */
+    uint64_t copy; /* the step that copies it; 0: none */
     bool fill;
     bool ran;
     uint64_t wrong;
@@ -51,6 +52,8 @@ struct world_page {
     uint64_t load;     /* step whose load brings it; 0: it was computed */
     uint64_t producer; /* step that computed it */
     bool writing;      /* a write-back reads it */
+    uint64_t copy;     /* step that copied it from another page */
+    uint64_t origin;   /* load that brought what was copied */
 };
 
 struct world_host {
@@ -63,6 +66,8 @@ struct world_step {
     weir_stream *stream;
     bool ended;
     bool reported;
+    int rc;
+    uint32_t n_copies;
     uint64_t uses; /* bit p: its kernels touch device page p */
     weir_move loads[WORLD_MOVES];
     uint32_t n_loads;
@@ -72,9 +77,10 @@ struct world_step {
     uint32_t n_writes;
     bool write_reported;
     int write_rc;
+    bool load_copied;    /* a copy was to come behind it */
     bool load_cancelled; /* by a later order */
     bool write_cancelled;
-    uint64_t order[64];
+    uint64_t order[128];
     size_t order_bytes;
 };
 
@@ -259,6 +265,7 @@ static inline uint64_t world_begin(struct world *w, weir_order order, weir_strea
     s->stream = stream;
     s->n_loads = order.n_loads;
     s->n_writes = order.n_writes;
+    s->n_copies = order.n_copies;
     if (order.n_writes > 0)
         order.write_ticket = order.step + 5000;
     for (uint32_t i = 0; i < order.n_loads; i++)
@@ -289,7 +296,7 @@ static inline void world_take_load(struct world *w, uint64_t step, int rc)
     struct world_step *s = &w->steps[step];
     cr_assert(gt(u32, s->n_loads, 0));
     cr_assert(not(s->load_reported));
-    cr_assert(rc != -ECANCELED || s->load_cancelled);
+    cr_assert(rc != -ECANCELED || (s->load_cancelled && !s->load_copied));
     s->load_reported = true;
     s->load_rc = rc;
     for (uint32_t i = 0; i < s->n_loads; i++) {
@@ -298,6 +305,21 @@ static inline void world_take_load(struct world *w, uint64_t step, int rc)
         if (rc && page->load == step)
             page->content = 0;
     }
+    for (uint32_t p = 1; rc && p <= WORLD_DEVICE_PAGES; p++)
+        if (w->pages[p].origin == step)
+            w->pages[p].content = 0;
+}
+
+static inline void world_take_step(struct world *w, uint64_t step, int rc)
+{
+    struct world_step *s = &w->steps[step];
+    cr_assert(s->ended);
+    cr_assert(not(s->reported));
+    s->reported = true;
+    s->rc = rc;
+    for (uint32_t p = 1; rc && p <= WORLD_DEVICE_PAGES; p++)
+        if (w->pages[p].copy == step)
+            w->pages[p].content = 0;
 }
 
 static inline void world_take_write(struct world *w, uint64_t step, int rc)
@@ -328,9 +350,7 @@ static inline void world_take(struct world *w, const weir_report_item *item)
     } else if (is_write) {
         world_take_write(w, step, item->rc);
     } else {
-        cr_assert(w->steps[step].ended);
-        cr_assert(not(w->steps[step].reported));
-        w->steps[step].reported = true;
+        world_take_step(w, step, item->rc);
     }
 }
 
@@ -403,12 +423,13 @@ static inline void world_check_reports(const struct world *w)
     }
 }
 
-/* What was read was right, except what failed loads should have brought. */
+/* What was read was right, except what failed loads or copies should have brought. */
 static inline uint64_t world_wrong(const struct world *w)
 {
     uint64_t wrong = 0;
     for (const struct world_kernel *k = w->kernels; k; k = k->next)
-        if (k->load == 0 || w->steps[k->load].load_rc == 0)
+        if ((k->load == 0 || w->steps[k->load].load_rc == 0) &&
+            (k->copy == 0 || w->steps[k->copy].rc == 0))
             wrong += k->wrong + !k->ran;
     return wrong;
 }

@@ -386,6 +386,15 @@ static void cache_workload(void)
         CACHE_CALL(cache, weir_seq_open(&seqs[i], cache, &key, NULL));
         CACHE_CALL(cache, weir_seq_reserve(seqs[i], &request, NULL));
     }
+    weir_seq kids[3];
+    weir_seq_info info;
+    cr_assert(weir_seq_get_info(seqs[2], &info) == 0 && info.n_committed > 300);
+    CACHE_CALL(cache, weir_seq_fork(kids, 3, seqs[2], info.n_committed - 1, NULL));
+    CACHE_CALL(cache, weir_seq_truncate(seqs[3], info.n_committed - 1));
+    CACHE_CALL(cache, weir_seq_reserve(seqs[3], &request, NULL));
+    run_step(cache, &kids[1], NULL, 0);
+    for (int i = 0; i < 3; i++)
+        CACHE_CALL(cache, weir_seq_close(&kids[i]));
     for (int i = 1; i < 6; i++)
         CACHE_CALL(cache, weir_seq_close(&seqs[i]));
 

@@ -51,6 +51,8 @@ struct user {
     struct prompt prompt;
     uint32_t compute_at_least;
     weir_request request; /* the last one */
+    bool no_deadline;     /* the model cannot tell when its loads are there */
+    uint64_t epoch_after; /* of the prompt, when it has been cut after a lost rank; 0: none */
 };
 
 struct pinned {
@@ -140,6 +142,9 @@ static void trace_order(const struct world *w, const void *bytes, size_t n)
         fprintf(stderr, ", cancels %s %llu",
                 o.cancels[i].kind == WEIR_REPORT_LOAD ? "load" : "write-back",
                 (unsigned long long)o.cancels[i].number);
+    for (uint32_t i = 0; i < o.n_copies; i++)
+        fprintf(stderr, ", copies %d to %d behind load %llu", o.copies[i].from.id,
+                o.copies[i].to.id, (unsigned long long)o.copies[i].load);
     fprintf(stderr, "\n");
 }
 
@@ -294,7 +299,7 @@ static weir_hit peek(struct world *w, const struct prompt *p, size_t n)
 static bool is_doomed(const struct world *w, uint32_t slot)
 {
     const struct model_seq *seq = &w->m.seqs[slot];
-    return seq->late || model_good_pages(&w->m, seq, false) < seq->n_pages;
+    return seq->late || model_good_pages(&w->m, seq, false) < model_pages(seq);
 }
 
 static bool is_forgotten(const struct world *w, uint32_t slot)
@@ -397,6 +402,16 @@ static size_t expected_hit(struct world *w, uint32_t slot)
     return user->request.use_hit == WEIR_USE_HIT_IF_CHEAPER ? hit.n_worth : hit.n_tokens;
 }
 
+/* What a reserve with the present request is to bring about, at least. */
+static size_t wanted_pages(const struct world *w, uint32_t slot)
+{
+    const struct model_seq *seq = &w->m.seqs[slot];
+    size_t total = w->users[slot].request.total_tokens;
+    size_t committed = seq->n_committed + seq->n_pending;
+    total = total > committed ? total : committed;
+    return (total + w->m.page_tokens - 1) / w->m.page_tokens;
+}
+
 static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *r, size_t hit)
 {
     const struct model_seq *seq = &w->m.seqs[slot];
@@ -409,7 +424,7 @@ static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *
              "what does not pay is loaded");
     int32_t table[MODEL_PAGES];
     size_t n = table_of(w, slot, table);
-    size_t wanted = (w->users[slot].request.total_tokens + w->m.page_tokens - 1) / w->m.page_tokens;
+    size_t wanted = wanted_pages(w, slot);
     size_t had = seq->n_pages + hit / w->m.page_tokens;
     must(w, n == (wanted > had ? wanted : had), "%zu pages reserved", n);
     struct counted *c = &w->counted;
@@ -419,7 +434,15 @@ static void check_reserved(struct world *w, uint32_t slot, const weir_reserved *
     c->loading += r->hit.n_loading / w->m.page_tokens;
     c->new += n - had;
     model_reserve(&w->m, &w->m.seqs[slot], hit, table, n);
-    w->m.seqs[slot].deadline_ns = w->users[slot].request.deadline_ns;
+    /* A load may bring back what the page holds still from before, by chance. */
+    struct user *user = &w->users[slot];
+    size_t n_loads = (r->hit.n_host + r->hit.n_loading) / w->m.page_tokens;
+    user->no_deadline |= hit && n_loads != model_missing(&w->m, seq);
+    if (user->no_deadline && user->request.deadline_ns) {
+        user->request.deadline_ns = 0;
+        must(w, both(w, weir_seq_reserve(user->handles[i], &user->request, NULL)) == 0, "again");
+    }
+    w->m.seqs[slot].deadline_ns = user->request.deadline_ns;
     trace_table(w, slot);
 }
 
@@ -446,7 +469,7 @@ static int reserve(struct world *w, uint32_t slot)
     struct user *user = &w->users[slot];
     struct model_seq *seq = &w->m.seqs[slot];
     size_t hit = seq->reserved ? 0 : expected_hit(w, slot);
-    size_t n_pages = (user->request.total_tokens + w->m.page_tokens - 1) / w->m.page_tokens;
+    size_t n_pages = wanted_pages(w, slot);
     size_t least = seq->n_pages + hit / w->m.page_tokens;
     n_pages = n_pages > least ? n_pages : least;
 
@@ -495,8 +518,9 @@ static void do_reserve(struct world *w)
                                     : random_below(&w->random, (uint32_t)user->prompt.n_key);
         user->request.expect_tokens =
             random_percent(&w->random, 50) ? 0 : total + random_below(&w->random, 100);
-        user->request.deadline_ns =
-            random_percent(&w->random, 80) ? 0 : w->now_ns + random_below(&w->random, 6000);
+        user->request.deadline_ns = user->no_deadline || random_percent(&w->random, 80)
+                                        ? 0
+                                        : w->now_ns + random_below(&w->random, 6000);
     }
     reserve(w, slot);
 }
@@ -512,7 +536,9 @@ static void do_peek(struct world *w)
         const struct model_seq *seq = &w->m.seqs[slot];
         size_t full = seq->n_committed - seq->n_committed % w->m.page_tokens;
         size_t n_tokens = full ? peek(w, &w->users[slot].prompt, full).n_tokens : 0;
-        must(w, w->load_failures || is_forgotten(w, slot) || n_tokens == full,
+        must(w,
+             w->load_failures || is_forgotten(w, slot) || seq->unindexed || seq->late ||
+                 n_tokens == full,
              "%zu of %zu committed tokens are in the index", n_tokens, full);
     }
     must(w, weir_cache_digest(w->caches[0]) == before, "a peek changes the cache");
@@ -665,6 +691,140 @@ static void do_rates(struct world *w)
     must(w, both(w, weir_cache_set_rates(w->caches[i], ns, rate)) == 0, "set_rates");
 }
 
+/* ---- Forks and cuts ------------------------------------------------------ */
+
+/* One that has something to be forked or cut, mostly. */
+static uint32_t pick_committed(struct world *w)
+{
+    uint32_t slot = pick(w);
+    for (int i = 0; i < 8 && slot != MODEL_SEQS; i++) {
+        if (w->m.seqs[slot].n_committed + w->m.seqs[slot].n_pending > 0)
+            break;
+        slot = pick(w);
+    }
+    return slot;
+}
+
+/* The kid says what its parent says up to len, then in part something else. */
+static void make_kid(struct world *w, uint32_t slot, uint32_t kid, size_t len, weir_seq *handles)
+{
+    struct user user = { .prompt = w->users[slot].prompt, .handles = { handles[0], handles[1] } };
+    user.no_deadline = w->users[slot].no_deadline;
+    user.prompt.n_key = len;
+    for (size_t i = (len + w->m.page_tokens - 1) / w->m.page_tokens; i < MODEL_PAGES; i++)
+        if (random_percent(&w->random, 30))
+            user.prompt.letters[i] = (char)(1 + random_below(&w->random, 3));
+    weir_request_init(&user.request);
+    w->users[kid] = user;
+    w->m.seqs[kid] = (struct model_seq){ .open = true };
+    chains_of(&user.prompt, w->m.seqs[kid].chains);
+    int32_t table[MODEL_PAGES];
+    size_t n = table_of(w, kid, table);
+    model_fork(&w->m, &w->m.seqs[slot], &w->m.seqs[kid], len, table, n);
+    trace_table(w, kid);
+}
+
+/* -EAGAIN and -ENOSPC for want of n pages must be true. */
+static void check_no_room(struct world *w, int rc, size_t n)
+{
+    weir_available available;
+    must(w, weir_cache_available(w->caches[0], &available) == 0, "available");
+    if (rc == -EAGAIN)
+        must(w, model_in_flight(&w->m) || available.pending || available.claimed,
+             "-EAGAIN, and nothing is in flight");
+    if (rc == -EAGAIN)
+        return;
+    weir_stats stats = { .struct_size = sizeof stats };
+    must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
+    must(w,
+         rc == -ENOSPC &&
+             (available.claimed || n + stats.pinned_device_pages > model_not_held(&w->m)),
+         "fork: %d, and %u pages could be had", rc, model_not_held(&w->m));
+}
+
+static void do_fork(struct world *w)
+{
+    uint32_t slot = pick_committed(w);
+    if (slot == MODEL_SEQS)
+        return;
+    const struct model_seq *seq = &w->m.seqs[slot];
+    size_t committed = seq->n_committed + seq->n_pending;
+    size_t len = 1 + random_below(&w->random, (uint32_t)committed + 1); /* or one too many */
+    if (random_percent(&w->random, 30) && committed)
+        len = committed;
+    /* Not inside an image, half of which is another one. */
+    size_t inside = len % w->m.page_tokens;
+    if (len > inside && w->users[slot].prompt.letters[len / w->m.page_tokens] >= IMAGE)
+        len -= inside;
+    else if (len == inside && w->users[slot].prompt.letters[0] >= IMAGE)
+        return;
+    uint32_t slots[2] = { 0 }, n_free = 0, n = 1 + random_below(&w->random, 2);
+    for (uint32_t k = 0; k < MODEL_SEQS && n_free < n; k++)
+        if (!w->m.seqs[k].open)
+            slots[n_free++] = k;
+    void *users[2] = { &w->users[slots[0]], NULL };
+    if (n_free == 2)
+        users[1] = &w->users[slots[1]];
+    weir_seq kids[2][2];
+    int rc = both(w, weir_seq_fork(kids[i], n, w->users[slot].handles[i], len, users));
+    trace(w, "fork", slot, rc);
+    if (len > committed || is_doomed(w, slot)) {
+        must(w, rc == (len > committed ? -EINVAL : -EIO), "fork: %d", rc);
+        return;
+    }
+    if (n_free < n) {
+        must(w, rc == -ENOSPC, "fork: %d without free sequences", rc);
+        return;
+    }
+    must(w, w->draining ? rc != -EAGAIN : rc != -EBUSY, "fork: %d, drained %d", rc, w->draining);
+    if (rc == -EBUSY)
+        return;
+    if (rc) {
+        check_no_room(w, rc, len % w->m.page_tokens ? n : 0);
+        return;
+    }
+    if (len % w->m.page_tokens)
+        w->counted.new += n;
+    for (uint32_t k = 0; k < n; k++) {
+        must(w, kids[0][k].id == kids[1][k].id, "ids differ");
+        make_kid(w, slot, slots[k], len, (weir_seq[]){ kids[0][k], kids[1][k] });
+    }
+}
+
+static void do_truncate(struct world *w)
+{
+    uint32_t slot = pick_committed(w);
+    if (slot == MODEL_SEQS)
+        return;
+    struct model_seq *seq = &w->m.seqs[slot];
+    struct user *user = &w->users[slot];
+    bool doomed = is_doomed(w, slot), lost = seq->lost;
+    size_t good = (size_t)model_good_pages(&w->m, seq, false) * w->m.page_tokens;
+    if (seq->late && good > (size_t)seq->late_pages * w->m.page_tokens)
+        good = (size_t)seq->late_pages * w->m.page_tokens;
+    size_t n = random_below(&w->random, (uint32_t)seq->n_committed + 1);
+    if (doomed && random_percent(&w->random, 60) && good < n)
+        n = good;
+    int rc = both(w, weir_seq_truncate(user->handles[i], n));
+    trace(w, "truncate", slot, rc);
+    int want = seq->in_step ? -EBUSY : doomed && n > good ? -EIO : 0;
+    must(w, rc == want, "truncate to %zu of %zu: %d, not %d", n, seq->n_committed, rc, want);
+    if (rc)
+        return;
+    int32_t table[MODEL_PAGES];
+    size_t n_table = table_of(w, slot, table);
+    model_truncate(&w->m, seq, n, table, n_table);
+    trace_table(w, slot);
+    must(w, !is_doomed(w, slot), "a sequence is wrong after it was cut");
+    if (lost && user->epoch_after == w->epochs[user->prompt.name_space])
+        user->prompt.epoch = user->epoch_after;
+    size_t known = n > user->prompt.n_key ? n : user->prompt.n_key;
+    for (size_t i = (known + w->m.page_tokens - 1) / w->m.page_tokens; i < MODEL_PAGES; i++)
+        if (random_percent(&w->random, 20))
+            user->prompt.letters[i] = (char)(1 + random_below(&w->random, 3));
+    chains_of(&user->prompt, seq->chains);
+}
+
 /* ---- Operations on steps ------------------------------------------------- */
 
 static void commit(struct world *w, uint32_t slot, size_t room)
@@ -760,7 +920,9 @@ static void add_to_step(struct world *w)
         return;
     int rc = both(w, weir_step_add(w->steps[i], w->users[slot].handles[i]));
     trace(w, "add", slot, rc);
-    must(w, rc == (is_doomed(w, slot) ? -EIO : 0), "add: %d", rc);
+    bool lacks = (size_t)w->m.seqs[slot].n_pages * w->m.page_tokens < w->m.seqs[slot].n_committed;
+    int want = is_doomed(w, slot) ? -EIO : w->m.seqs[slot].born ? -EBUSY : lacks ? -EINVAL : 0;
+    must(w, rc == want, "add: %d, not %d", rc, want);
     if (rc)
         return;
     w->m.seqs[slot].in_step = true;
@@ -850,7 +1012,7 @@ static bool take_event(struct world *w, const weir_cache_event *event, bool at_o
              event->rc);
         if (seq->late && seq->late_pages < good)
             good = seq->late_pages;
-        must(w, good < seq->n_pages, "a failure is told of a sequence that is well");
+        must(w, good < model_pages(seq), "a failure is told of a sequence that is well");
         must(w, event->good_tokens == good * w->m.page_tokens, "%zu good tokens, not %zu",
              event->good_tokens, good * w->m.page_tokens);
         seq->failure_told = true;
@@ -948,13 +1110,20 @@ static void do_rank_lost(struct world *w)
     w->epochs[0]++;
     w->epochs[1]++;
     for (uint32_t slot = 0; slot < MODEL_SEQS; slot++) {
-        struct prompt *p = &w->users[slot].prompt;
-        if (w->m.seqs[slot].open && w->m.seqs[slot].n_pages == 0) {
-            /* has lost nothing and, if it was not forgotten, hits what comes */
-            if (p->epoch + 1 == w->epochs[p->name_space])
-                p->epoch++;
-            chains_of(p, w->m.seqs[slot].chains);
-        }
+        struct user *user = &w->users[slot];
+        struct prompt *p = &user->prompt;
+        struct model_seq *seq = &w->m.seqs[slot];
+        if (!seq->open)
+            continue;
+        /* What was not forgotten hits what comes: at once if it has lost nothing, else
+         * when it has been cut to nothing. */
+        uint64_t epoch = w->epochs[p->name_space];
+        bool remembered = p->epoch + 1 == epoch || user->epoch_after + 1 == epoch;
+        user->epoch_after = seq->lost && remembered ? epoch : 0;
+        if (!seq->lost && remembered)
+            p->epoch = epoch;
+        if (!seq->lost)
+            chains_of(p, seq->chains);
     }
     weir_stats stats = { .struct_size = sizeof stats };
     must(w, weir_cache_get_stats(w->caches[0], &stats) == 0, "stats");
@@ -975,6 +1144,8 @@ static void do_quiesce(struct world *w)
     for (uint32_t k = random_below(&w->random, 4); k > 0; k--) {
         do_reserve(w);
         do_late_commit(w);
+        do_fork(w);
+        do_truncate(w);
         do_report(w);
         do_poll(w);
         expect_sound(w);
@@ -1070,7 +1241,7 @@ static void world_close(struct world *w)
 
 static void operate(struct world *w)
 {
-    uint32_t what = random_below(&w->random, 1000);
+    uint32_t what = random_below(&w->random, 1080);
     w->m.operation++;
     if (what < 120) {
         do_open(w);
@@ -1090,6 +1261,7 @@ static void operate(struct world *w)
         do_look(w);
     } else if (what < 870) {
         do_nonsense(w);
+
     } else if (what < 872) {
         do_drain(w);
     } else if (what < 875) {
@@ -1104,6 +1276,11 @@ static void operate(struct world *w)
         do_rates(w);
     } else if (what < 897) {
         do_rank_lost(w);
+    } else if (what >= 1000) {
+        if (random_percent(&w->random, 60))
+            do_fork(w);
+        else
+            do_truncate(w);
     } else {
         uint32_t slot = pick(w);
         if (slot != MODEL_SEQS)

@@ -19,6 +19,7 @@ struct bench {
     struct rig rig;
     weir_stream *stream;
     weir_event *event;
+    struct weir_geometry one_layer; /* of one tensor */
 };
 
 static void bench_open(struct bench *bench, uint64_t seed)
@@ -26,6 +27,8 @@ static void bench_open(struct bench *bench, uint64_t seed)
     rig_open(&bench->rig, rig_params(seed), WEIR_HOST_SEGMENTED);
     bench->stream = rig_stream(&bench->rig);
     bench->event = rig_event(&bench->rig);
+    bench->one_layer = *bench->rig.geometry;
+    bench->one_layer.n_layers = bench->one_layer.n_tensors = 1;
 }
 
 static void bench_close(struct bench *bench)
@@ -44,6 +47,15 @@ static int copy_one_layer(struct bench *bench, enum weir_direction direction)
     int rc = bench->rig.ops->copy(bench->rig.device, bench->stream, &transfer, &enqueued);
     cr_assert(eq(u32, enqueued, rc ? 0 : 1));
     return rc;
+}
+
+static int copy_pages_of_one_layer(struct bench *bench)
+{
+    static const weir_page_copy copy = { { 1 }, { 2 }, 0 };
+    const struct weir_page_copies copies = { .geometry = &bench->one_layer,
+                                             .copies = &copy,
+                                             .n = 1 };
+    return bench->rig.ops->copy_pages(bench->rig.device, bench->stream, &copies);
 }
 
 static _Alignas(4096) unsigned char spare_pages[4096];
@@ -96,6 +108,8 @@ static int make_call(struct bench *bench, weir_cpu_call call)
         return copy_one_layer(bench, WEIR_LOAD);
     case WEIR_CPU_CALL_COPY_WRITE_BACK:
         return copy_one_layer(bench, WEIR_WRITE_BACK);
+    case WEIR_CPU_CALL_COPY_PAGES:
+        return copy_pages_of_one_layer(bench);
     case WEIR_CPU_CALL_COUNT:
         break;
     }

@@ -111,6 +111,63 @@ Test(kernels, pages_vector)
         pages_case(seed, WEIR_ENGINE_VECTOR, 80);
 }
 
+/* ---- Within the device ----------------------------------------------------- */
+
+/* Some pages to others of a shuffled order. */
+static uint32_t random_page_copies(struct random *random, weir_page_copy *copies)
+{
+    int32_t pages[20];
+    for (int32_t i = 0; i < 20; i++)
+        pages[i] = i + 1;
+    for (uint32_t i = 0; i < 20; i++) {
+        uint32_t other = i + random_below(random, 20 - i);
+        int32_t page = pages[i];
+        pages[i] = pages[other];
+        pages[other] = page;
+    }
+    uint32_t n = 1 + random_below(random, 10);
+    for (uint32_t i = 0; i < n; i++)
+        copies[i] = (weir_page_copy){ { pages[10 + random_below(random, 10)] }, { pages[i] }, 0 };
+    return n;
+}
+
+static void within_case(uint64_t seed)
+{
+    struct random random = { seed };
+    struct random_shape s;
+    struct world w;
+    random_shape(&random, &s, true, 1 << 16);
+    world_open(&w, seed, &s.shape, WEIR_HOST_SEGMENTED, 80);
+    for (uint32_t round = 0; round < 6; round++) {
+        weir_page_copy copies[10];
+        uint32_t n = random_page_copies(&random, copies);
+        fill(&w, &random);
+        for (uint32_t t = 0; t < w.geometry->n_tensors; t++)
+            for (uint32_t l = 0; l < w.geometry->n_layers; l++)
+                for (uint32_t i = 0; i < n; i++)
+                    if (w.geometry->layer_index[t * w.geometry->n_layers + l] >= 0)
+                        memcpy(w.expected[1] +
+                                   (weir_geometry_device(w.geometry, t, l, copies[i].to) -
+                                    (uintptr_t)w.tier[1]),
+                               w.tier[1] + (weir_geometry_device(w.geometry, t, l, copies[i].from) -
+                                            (uintptr_t)w.tier[1]),
+                               w.geometry->tensors[t].page_bytes);
+        int rc = weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, n);
+        must(rc == 0 && !model.failure, "seed %d: rc %d, %s", (int)seed, rc, model.failure);
+        for (uint32_t i = 0; i < 2; i++)
+            must(memcmp(w.tier[i], w.expected[i], w.bytes[i]) == 0, "seed %d: tier %u differs",
+                 (int)seed, i);
+    }
+    world_close(&w);
+}
+
+Test(kernels, pages_within_the_device)
+{
+    SKIP_WITHOUT_KERNELS;
+    for (uint64_t seed = 1; seed <= 40; seed++)
+        within_case(seed);
+}
+
 static const weir_tensor strided_tensor = { .page_bytes = 64 * 512, .row_bytes = 512 };
 static const weir_shape strided_shape = { 64, 3, 1, &strided_tensor };
 
@@ -280,6 +337,30 @@ Test(kernels, more_than_64_lists_wait)
     must(weir_cuda_list_begin(&list, w.pages, MODEL_STREAM, &w.transfer) == 0, "begin");
     must(model.synchronized == 1, "did not wait");
     weir_cuda_list_end(&list);
+    world_close(&w);
+}
+
+/* Who copies within the device can do without a kernel, and does not wait. */
+Test(kernels, a_full_ring_refuses_copies_within_the_device)
+{
+    SKIP_WITHOUT_KERNELS;
+    struct world w;
+    small_world(&w);
+    const weir_page_copy copies[12] = {
+        { { 1 }, { 2 }, 0 },  { { 1 }, { 3 }, 0 },  { { 1 }, { 4 }, 0 },  { { 1 }, { 5 }, 0 },
+        { { 1 }, { 6 }, 0 },  { { 1 }, { 7 }, 0 },  { { 1 }, { 8 }, 0 },  { { 1 }, { 9 }, 0 },
+        { { 1 }, { 10 }, 0 }, { { 1 }, { 11 }, 0 }, { { 1 }, { 12 }, 0 }, { { 1 }, { 13 }, 0 }
+    };
+    must(weir_cuda_kernels_copy_within(NULL, MODEL_STREAM, copies, 12) == -ENOTSUP, "no kernels");
+    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 33) == -E2BIG, "too many");
+    model.hold_words = true;
+    model.synchronized = 0;
+    for (uint32_t i = 0; i < 2; i++) /* 32 pages of room */
+        must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 12) == 0, "copy");
+    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 12) == -EAGAIN, "full");
+    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 8) == 0, "the rest");
+    must(model.synchronized == 0, "waited");
+    must(model.launches == 3, "%u launches", model.launches);
     world_close(&w);
 }
 

@@ -32,6 +32,7 @@ struct sample {
     weir_move loads[MAX_ITEMS];
     weir_move writes[MAX_ITEMS];
     weir_cancel cancels[MAX_ITEMS];
+    weir_page_copy copies[MAX_ITEMS];
 };
 
 static uint32_t random_steps(struct random *random, uint64_t *steps, uint64_t last)
@@ -70,6 +71,30 @@ static uint32_t random_cancels(struct random *random, weir_cancel *cancels, cons
     return n;
 }
 
+static bool cancels_load(const weir_order *order, uint64_t step)
+{
+    for (uint32_t i = 0; i < order->n_cancels; i++)
+        if (order->cancels[i].kind == WEIR_REPORT_LOAD && order->cancels[i].number == step)
+            return true;
+    return false;
+}
+
+static uint32_t random_copies(struct random *random, weir_page_copy *copies,
+                              const weir_order *order)
+{
+    uint32_t n = order->device_pages > 1 ? random_below(random, MAX_ITEMS + 1) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t from = 1 + (int32_t)random_below(random, order->device_pages - 1);
+        copies[i] = (weir_page_copy){ .from = { from }, .to = { from + 1 } };
+        uint64_t join = order->n_joins ? order->joins[random_below(random, order->n_joins)] : 0;
+        if (join && !cancels_load(order, join) && random_percent(random, 50))
+            copies[i].load = join;
+        else if (order->n_loads && random_percent(random, 50))
+            copies[i].load = order->step;
+    }
+    return n;
+}
+
 static void random_order(struct random *random, struct sample *s)
 {
     weir_order *o = &s->order;
@@ -84,6 +109,7 @@ static void random_order(struct random *random, struct sample *s)
         .loads = s->loads,
         .writes = s->writes,
         .cancels = s->cancels,
+        .copies = s->copies,
     };
     o->n_fences = random_steps(random, s->fences, o->step - 1);
     o->n_load_fences = random_steps(random, s->load_fences, o->step - 1);
@@ -92,6 +118,7 @@ static void random_order(struct random *random, struct sample *s)
     o->n_loads = random_moves(random, s->loads, o);
     o->n_writes = random_moves(random, s->writes, o);
     o->n_cancels = random_cancels(random, s->cancels, o);
+    o->n_copies = random_copies(random, s->copies, o);
     o->write_ticket = o->n_writes ? 1 + random_below(random, 1000000) : 0;
 }
 
@@ -121,7 +148,8 @@ static bool same_order(const weir_order *a, const weir_order *b)
            same(a->joins, b->joins, a->n_joins, b->n_joins, 8) &&
            same(a->loads, b->loads, a->n_loads, b->n_loads, sizeof(weir_move)) &&
            same(a->writes, b->writes, a->n_writes, b->n_writes, sizeof(weir_move)) &&
-           same(a->cancels, b->cancels, a->n_cancels, b->n_cancels, sizeof(weir_cancel));
+           same(a->cancels, b->cancels, a->n_cancels, b->n_cancels, sizeof(weir_cancel)) &&
+           same(a->copies, b->copies, a->n_copies, b->n_copies, sizeof(weir_page_copy));
 }
 
 /* A checksum that fits, for bytes that only the rules can refuse. */
@@ -176,6 +204,7 @@ static void fixed_order(struct sample *s)
                      { 9, WEIR_REPORT_LOAD, 0 },
                      { 2, WEIR_REPORT_WRITE_BACK, 0 },
                      { 76, WEIR_REPORT_WRITE_BACK, 0 } },
+        .copies = { { { 3 }, { 4 }, 8 }, { { 100 }, { 5 }, 10 } },
     };
     s->order = (weir_order){
         .step = 10,
@@ -189,6 +218,7 @@ static void fixed_order(struct sample *s)
         .n_loads = 2,
         .n_writes = 1,
         .n_cancels = 4,
+        .n_copies = 2,
         .fences = s->fences,
         .load_fences = s->load_fences,
         .write_fences = s->write_fences,
@@ -196,6 +226,7 @@ static void fixed_order(struct sample *s)
         .loads = s->loads,
         .writes = s->writes,
         .cancels = s->cancels,
+        .copies = s->copies,
     };
 }
 
@@ -258,13 +289,13 @@ Test(order, a_wrong_head_is_refused)
         { 0, 0x57524f52, "magic is 0x57524f52" },
         { 4, 1, "version is 1" },
         { 4, 3, "version is 3" },
-        { 8, 232, "must be 232" },
-        { 8, 248, "must be 248" },
-        { 12, 1, "must be 4294967536" },
-        { 48, 1, "its counts need 232" },
-        { 60, 4, "its counts need 248" },
-        { 72, 3, "its counts need 224" },
-        { 76, 1, "unused is 1" },
+        { 8, 264, "must be 264" },
+        { 8, 280, "must be 280" },
+        { 12, 1, "must be 4294967568" },
+        { 48, 1, "its counts need 264" },
+        { 60, 4, "its counts need 280" },
+        { 72, 3, "its counts need 256" },
+        { 76, 1, "its counts need 256" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sample s;
@@ -313,6 +344,7 @@ static void check_rule(const struct sample *broken, const char *text)
     memcpy(bytes + 152, broken->loads, 16);
     memcpy(bytes + 168, broken->writes, 8);
     memcpy(bytes + 176, broken->cancels, 64);
+    memcpy(bytes + 240, broken->copies, 32);
     reseal(bytes, n);
     weir_order decoded = { .step = 12345 };
     cr_assert(eq(int, weir_order_decode(&decoded, bytes, n, &log), -EINVAL), "%s", text);
@@ -371,6 +403,27 @@ Test(order, every_rule_is_checked)
     broken("cancels[3] has kind 4", s.cancels[3].kind = 4);
     broken("cancels[3] has kind 2", s.cancels[3].kind = WEIR_REPORT_LOAD);
     broken("cancels[1] has kind 2 and unused 1", s.cancels[1].unused = 1);
+    broken("copies[0] is from 0 to 4", s.copies[0].from.id = 0);
+    broken("copies[1] is from 101 to 5", s.copies[1].from.id = 101);
+    broken("copies[1] is from 100 to -1", s.copies[1].to.id = -1);
+    broken("copies[0] is from 3 to 101", s.copies[0].to.id = 101);
+    broken("copies[1] is from 5 to 5", s.copies[1].from.id = 5);
+    broken("copies[0].load is 6", s.copies[0].load = 6);
+    broken("copies[0].load is 11", s.copies[0].load = 11);
+    broken("copies[1].load is 18446744073709551615", s.copies[1].load = UINT64_MAX);
+    broken("copies[0].load is 9", s.copies[0].load = 9); /* cancelled */
+}
+
+/* Of this step, a copy may be behind a load only if there is one. */
+Test(order, a_copy_behind_no_load_is_refused)
+{
+    weir_page_copy copy = { { 1 }, { 2 }, 3 };
+    weir_order order = { .step = 3, .device_pages = 2, .n_copies = 1, .copies = &copy };
+    uint64_t buffer[16];
+    size_t n;
+    cr_assert(eq(int, weir_order_encode(&order, buffer, sizeof buffer, &n, NULL), -EINVAL));
+    copy.load = 0;
+    cr_assert(eq(int, weir_order_encode(&order, buffer, sizeof buffer, &n, NULL), 0));
 }
 
 Test(order, a_ticket_without_writes_is_refused)
@@ -388,7 +441,7 @@ Test(order, a_ticket_without_writes_is_refused)
 
 Test(order, counts_that_lie_are_refused)
 {
-    for (uint32_t count = 0; count < 7; count++) {
+    for (uint32_t count = 0; count < 8; count++) {
         static const uint32_t huge[] = { UINT32_MAX, 1u << 31, 1u << 29, 100, 5 };
         for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
             struct sample s;
@@ -409,10 +462,11 @@ Test(order, counts_that_lie_are_refused)
                          .n_joins = UINT32_MAX,
                          .n_loads = UINT32_MAX,
                          .n_writes = UINT32_MAX,
-                         .n_cancels = UINT32_MAX };
-    uint64_t buffer[9];
+                         .n_cancels = UINT32_MAX,
+                         .n_copies = UINT32_MAX };
+    uint64_t buffer[10];
     size_t n;
-    cr_assert(eq(u64, weir_order_bytes(&order), 80 + UINT64_C(64) * UINT32_MAX));
+    cr_assert(eq(u64, weir_order_bytes(&order), 80 + UINT64_C(80) * UINT32_MAX));
     cr_assert(eq(int, weir_order_encode(&order, buffer, sizeof buffer, &n, NULL), -ENOSPC));
 }
 
@@ -446,6 +500,7 @@ Test(order, bad_arguments)
         no_array.loads = array == 4 ? NULL : o->loads;
         no_array.writes = array == 5 ? NULL : o->writes;
         no_array.cancels = array == 6 ? NULL : o->cancels;
+        no_array.copies = array == 6 ? NULL : o->copies;
         cr_assert(eq(int, weir_order_encode(&no_array, buffer, sizeof buffer, &n, &log), -EINVAL));
     }
     cr_assert(eq(u32, capture.lines, 11));
@@ -635,8 +690,10 @@ Test(acknowledge, reports_all_that_an_order_asks_for)
     for (unsigned what = 0; what < 4; what++) {
         struct sample s;
         fixed_order(&s);
-        if (!(what & 1))
+        if (!(what & 1)) {
             s.order.n_loads = 0;
+            s.order.n_copies = 1; /* the other one is behind the load */
+        }
         if (!(what & 2)) {
             s.order.n_writes = 0;
             s.order.write_ticket = 0;

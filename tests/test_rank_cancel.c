@@ -125,6 +125,42 @@ Test(rank_cancel, a_load_that_is_joined_completes)
     }
 }
 
+/* A copy in the server's stream needs all of it. */
+Test(rank_cancel, a_load_that_is_copied_from_completes)
+{
+    for (uint64_t seed = 0; seed <= 6; seed++) {
+        struct world *w = small_world(seed);
+        uint64_t user = busy_page(w), load = load_behind(w, user);
+        weir_page_copy copy = { { 3 }, { 5 }, load };
+        weir_order order = { .n_joins = 1, .joins = &load, .n_copies = 1, .copies = &copy };
+        uint64_t step = world_begin(w, order, w->streams[1]);
+        cr_assert(zero(u32, w->rank->n_load_held));
+        world_read_page(w, step, 5, w->pages[1].content, load);
+        cancel(w, WEIR_REPORT_LOAD, load);
+        weir_cpu_stream_release(w->device, w->streams[0]);
+        world_finish(w);
+        cr_assert(zero(int, w->steps[load].load_rc));
+        cr_assert(zero(int, w->steps[step].rc));
+        finish(w);
+    }
+}
+
+/* What was dropped brings nothing: the step says so. */
+Test(rank_cancel, a_dropped_load_is_not_copied_from)
+{
+    struct world *w = small_world(3);
+    uint64_t load = load_behind(w, busy_page(w));
+    world_end(w, cancel(w, WEIR_REPORT_LOAD, load));
+    weir_page_copy copy = { { 3 }, { 5 }, load };
+    weir_order order = { .n_joins = 1, .joins = &load, .n_copies = 1, .copies = &copy };
+    uint64_t step = world_begin(w, order, w->streams[1]);
+    weir_cpu_stream_release(w->device, w->streams[0]);
+    world_finish(w);
+    cr_assert(eq(int, w->steps[load].load_rc, -ECANCELED));
+    cr_assert(eq(int, w->steps[step].rc, -EIO));
+    finish(w);
+}
+
 /* The copies stand still; they are enqueued, so they run. */
 Test(rank_cancel, a_load_that_runs_completes)
 {

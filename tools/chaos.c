@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define POLL_EVENTS 16u
@@ -34,6 +35,8 @@ struct life {
     size_t index; /* of the trace */
     uint32_t tries;
     uint64_t last_step;
+    struct weir_replay_request *before; /* what it was until it was cut; NULL: judged */
+    uint64_t before_step;               /* the last that read it */
     bool failed;
     bool finished;
 };
@@ -58,6 +61,7 @@ struct chaos {
     uint64_t seed;
     uint64_t now_ns;
     uint32_t adapter;
+    uint64_t n_turns; /* requests that went on in another way, a number for each */
     pthread_t releaser;
     bool has_releaser;
     atomic_bool stop;
@@ -127,7 +131,6 @@ static int open_life(struct chaos *chaos, size_t index, uint32_t tries)
     };
     weir_seq_params params;
     weir_seq_params_init(&params);
-    params.user = request;
     rc = weir_seq_open(&request->seq, chaos->cache, &key, &params);
     if (rc) {
         weir_request_put(&chaos->pool, request);
@@ -139,19 +142,31 @@ static int open_life(struct chaos *chaos, size_t index, uint32_t tries)
     return 0;
 }
 
+/* From now on only steps in flight look at it. */
+static void put_request(struct chaos *chaos, struct weir_replay_request *request)
+{
+    request->open = false;
+    weir_request_put(&chaos->pool, request);
+}
+
+static void put_life(struct chaos *chaos, struct life *life)
+{
+    put_request(chaos, life->request);
+    if (life->before)
+        put_request(chaos, life->before);
+}
+
 static int close_life(struct chaos *chaos, struct life *life)
 {
     int rc = weir_seq_close(&life->request->seq);
-    life->request->open = false;
-    weir_request_put(&chaos->pool, life->request);
+    put_life(chaos, life);
     *life = chaos->lives[--chaos->n_lives];
     return rc ? fail(chaos, rc, "weir_seq_close") : 0;
 }
 
 /* Pre: all of its steps, and the loads that they joined, have been reported. */
-static void judge(struct chaos *chaos, const struct life *life)
+static void judge(struct chaos *chaos, const struct weir_replay_request *request)
 {
-    const struct weir_replay_request *request = life->request;
     size_t from = atomic_load(&request->wrong_from);
     if (from >= request->good_tokens) {
         chaos->result->excused_bytes += atomic_load(&request->wrong_bytes);
@@ -164,9 +179,10 @@ static void judge(struct chaos *chaos, const struct life *life)
 }
 
 /* A step is retired when the one WEIR_REPLAY_STEPS later could begin. */
-static bool is_settled(const struct chaos *chaos, const struct life *life)
+static bool is_settled(const struct chaos *chaos, const struct weir_replay_request *request,
+                       uint64_t last_step)
 {
-    return life->request->n_steps == 0 && chaos->step >= life->last_step + WEIR_REPLAY_STEPS;
+    return request->n_steps == 0 && chaos->step >= last_step + WEIR_REPLAY_STEPS;
 }
 
 /* Requests come again after a while, so that many find their pages on the host. */
@@ -182,14 +198,130 @@ static size_t next_request(struct chaos *chaos)
     return index;
 }
 
+/* ---- Forks and cuts ------------------------------------------------------ */
+
+/* An object that begins with the first n tokens of a request, and keeps its prompt;
+ * what comes then is another answer. Device threads may still read the old one. */
+static int turn_off(struct chaos *chaos, const struct weir_replay_request *from, size_t n,
+                    size_t n_prompt, struct weir_replay_request **made)
+{
+    uint32_t page_tokens = chaos->options.page_tokens;
+    size_t known = n > n_prompt ? n : n_prompt;
+    size_t n_tokens = known + 1 + below(chaos, MOST_ANSWER);
+    int rc =
+        weir_request_get(&chaos->pool, n_tokens, (n_tokens + page_tokens - 1) / page_tokens, made);
+    if (rc)
+        return fail(chaos, rc, "a request");
+    struct weir_replay_request *request = *made;
+    request->trace = from->trace;
+    request->n_prompt = n_prompt;
+    request->n_done = n;
+    memcpy(request->tokens, from->tokens, known * sizeof *request->tokens);
+    weir_pattern_tokens(request->tokens + known, n_tokens - known, WEIR_PATTERN_ANSWER,
+                        chaos->trace->n_requests + ++chaos->n_turns, chaos->pass);
+    weir_pattern_fingerprints(request->fingerprints, request->tokens, n_tokens, 0);
+    request->open = true;
+    return 0;
+}
+
+/* The life goes on from its first n tokens. */
+static int cut_life(struct chaos *chaos, struct life *life, size_t n)
+{
+    struct weir_replay_request *old = life->request, *request;
+    int rc = turn_off(chaos, old, n, old->n_prompt, &request);
+    if (rc)
+        return rc;
+    request->seq = old->seq;
+    rc = weir_seq_truncate(request->seq, n);
+    life->request = request;
+    life->before = old;
+    life->before_step = life->last_step;
+    life->failed = life->finished = false;
+    /* What fails of the rest is not told any more. */
+    if (old->good_tokens > n)
+        old->good_tokens = n;
+    return rc ? fail(chaos, rc, "weir_seq_truncate") : 0;
+}
+
+static void judge_before(struct chaos *chaos, struct life *life)
+{
+    if (!life->before || !is_settled(chaos, life->before, life->before_step))
+        return;
+    judge(chaos, life->before);
+    put_request(chaos, life->before);
+    life->before = NULL;
+}
+
+/* One that runs and has computed something; NULL: the one that was drawn has not. */
+static struct life *draw_life(struct chaos *chaos)
+{
+    if (!chaos->n_lives)
+        return NULL;
+    struct life *life = &chaos->lives[below(chaos, (uint32_t)chaos->n_lives)];
+    return life->failed || life->finished || life->request->n_done == 0 ? NULL : life;
+}
+
+static int cut_back(struct chaos *chaos)
+{
+    struct life *life = draw_life(chaos);
+    if (!life || life->before)
+        return 0;
+    size_t n_done = life->request->n_done;
+    uint32_t most = 3 * chaos->options.page_tokens;
+    chaos->result->cuts++;
+    return cut_life(chaos, life,
+                    n_done - 1 - below(chaos, n_done < most ? (uint32_t)n_done : most));
+}
+
+/* Two lives from here on, in the place of another if there are too many. */
+static int fork_life(struct chaos *chaos)
+{
+    struct life *life = draw_life(chaos);
+    if (!life || chaos->n_lives == chaos->options.active)
+        return 0;
+    size_t n_done = life->request->n_done;
+    size_t len = happens(chaos, 500) ? n_done : 1 + below(chaos, (uint32_t)n_done);
+    struct weir_replay_request *request;
+    int rc = turn_off(chaos, life->request, len, len, &request);
+    if (rc)
+        return rc;
+    rc = weir_seq_fork(&request->seq, 1, life->request->seq, len, NULL);
+    if (rc) {
+        put_request(chaos, request);
+        bool no_room = rc == -EAGAIN || rc == -ENOSPC;
+        return no_room ? 0 : fail(chaos, rc, "weir_seq_fork");
+    }
+    chaos->lives[chaos->n_lives++] = (struct life){
+        .request = request, .index = life->index, .tries = life->tries, .last_step = life->last_step
+    };
+    chaos->result->forks++;
+    return 0;
+}
+
+/* ---- Beginning and ending ------------------------------------------------ */
+
+/* Of the failed ones some go on from what is good of them. */
+static bool is_mended(struct chaos *chaos, const struct life *life)
+{
+    return life->failed && life->request->n_done && happens(chaos, 500);
+}
+
 /* Ends what is finished or has failed, and begins new ones. */
 static int turn_over(struct chaos *chaos, bool admit)
 {
     for (size_t i = chaos->n_lives; i-- > 0;) {
         struct life *life = &chaos->lives[i];
-        if (!(life->finished || life->failed) || !is_settled(chaos, life))
+        judge_before(chaos, life);
+        if (!(life->finished || life->failed) || !is_settled(chaos, life->request, life->last_step))
             continue;
-        judge(chaos, life);
+        if (!life->before && is_mended(chaos, life)) {
+            chaos->result->mended++;
+            int rc = cut_life(chaos, life, life->request->good_tokens);
+            if (rc)
+                return rc;
+            continue;
+        }
+        judge(chaos, life->request);
         chaos->result->completed += !life->failed;
         chaos->result->failed += life->failed;
         size_t index = life->index;
@@ -210,10 +342,10 @@ static int turn_over(struct chaos *chaos, bool admit)
 
 /* ---- Steps --------------------------------------------------------------- */
 
-static struct life *life_of(struct chaos *chaos, const void *user)
+static struct life *life_of(struct chaos *chaos, weir_seq seq)
 {
     for (size_t i = 0; i < chaos->n_lives; i++)
-        if (chaos->lives[i].request == user)
+        if (chaos->lives[i].request->seq.id == seq.id)
             return &chaos->lives[i];
     return NULL;
 }
@@ -237,12 +369,14 @@ static int carry(struct chaos *chaos, bool all)
         if (rc)
             return fail(chaos, rc, "weir_cache_poll");
         for (size_t i = 0; i < n; i++) {
-            struct life *life = life_of(chaos, events[i].user);
+            struct life *life = life_of(chaos, events[i].seq);
             if (!life || events[i].rc == 0)
                 continue;
             life->failed = true;
             if (events[i].good_tokens < life->request->good_tokens)
                 life->request->good_tokens = events[i].good_tokens;
+            if (life->before && events[i].good_tokens < life->before->good_tokens)
+                life->before->good_tokens = events[i].good_tokens;
         }
     }
     return 0;
@@ -393,10 +527,8 @@ static int reset(struct chaos *chaos)
     int rc = weir_cache_reset(chaos->cache);
     if (rc)
         return fail(chaos, rc, "weir_cache_reset");
-    for (size_t i = 0; i < chaos->n_lives; i++) {
-        chaos->lives[i].request->open = false;
-        weir_request_put(&chaos->pool, chaos->lives[i].request);
-    }
+    for (size_t i = 0; i < chaos->n_lives; i++)
+        put_life(chaos, &chaos->lives[i]);
     chaos->n_lives = 0;
     return 0;
 }
@@ -424,7 +556,8 @@ static int act(struct chaos *chaos)
     static const struct {
         uint32_t share; /* of a thousand turns */
         int (*act)(struct chaos *);
-    } acts[] = { { 15, abandon }, { 5, check }, { 3, forget }, { 1, reset }, { 2, drain } };
+    } acts[] = { { 15, abandon }, { 40, fork_life }, { 40, cut_back }, { 5, check },
+                 { 3, forget },   { 1, reset },      { 2, drain } };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof acts / sizeof *acts; i++)
         if (happens(chaos, acts[i].share))

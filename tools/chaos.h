@@ -4,8 +4,8 @@
 
 /* A server's bad days, drawn from a seed: a trace is served while device calls
  * fail, copies stall, reports come late and in any order, loads miss their
- * deadlines, requests are abandoned, preempted and tried again, and the cache
- * forgets, is drained and begins anew.
+ * deadlines, requests are abandoned, preempted, tried again, forked and cut back,
+ * and the cache forgets, is drained and begins anew.
  *
  *   scheduler ──orders──► rank 0's thread ─┐ calls fail, copies stall
  *       ▲      └────────► rank 1's thread ─┤
@@ -25,6 +25,9 @@
     X(abandoned, "requests closed in the middle")                               \
     X(preempted, "requests closed to make room for others")                     \
     X(failed, "requests that an event told of a failure")                       \
+    X(mended, "requests cut to what was good of them, which went on")           \
+    X(cuts, "requests cut back that were well")                                 \
+    X(forks, "requests forked off others")                                      \
     X(too_large, "requests that never fit")                                     \
     X(aborted_steps, "steps aborted")                                           \
     X(forgets, "times that a namespace, or all, was forgotten")                 \

@@ -19,6 +19,8 @@
  *     …
  *     weir_cache_report(cache, rank, report, bytes);  // from each rank
  *     weir_cache_poll(cache, now_ns, events, cap, &n);
+ *     weir_seq_fork(kids, n, seq, len, users);        // several answers
+ *     weir_seq_truncate(seq, good_tokens);            // a failed load, a rollback
  *     weir_seq_close(&seq);
  *
  * Threads: a cache, with its sequences and its step, is used by one thread at
@@ -257,12 +259,12 @@ typedef struct weir_reserved {
  * -ENOSPC  nothing in flight will help: close or preempt another sequence, or
  *          unpin
  * -E2BIG   more than the whole device tier
- * -EIO     a load that the sequence uses has failed or is late: close it
+ * -EIO     a load that the sequence uses has failed or is late: truncate or close it
  * -EBUSY   the cache is drained (weir_cache_drain), and this would take a load,
  *          or room that is neither free nor offered; a claim stays as it is
  * -EINVAL  total_tokens is 0
  * A claim ends with the sequence's next successful reserve, with -ENOSPC or
- * -E2BIG, or with its close. */
+ * -E2BIG, or with its truncate or close. */
 WEIR_API int weir_seq_reserve(weir_seq seq, const weir_request *request,
                               weir_reserved *reserved) WEIR_NOEXCEPT;
 
@@ -287,7 +289,7 @@ WEIR_API int weir_seq_get_info(weir_seq seq, weir_seq_info *info) WEIR_NOEXCEPT;
  *   n      receives the number of entries there are
  *
  * -ENOSPC: they do not fit; *n is written then too, nothing else. The pages
- * of a sequence never change; more are added by reserve. */
+ * of a sequence never change, but for weir_seq_truncate; more are added by reserve. */
 WEIR_API int weir_seq_pages(weir_seq seq, size_t from, uint32_t kernel_page_tokens, int32_t *table,
                             size_t capacity, size_t *n) WEIR_NOEXCEPT;
 
@@ -304,6 +306,60 @@ WEIR_API int weir_seq_pages(weir_seq seq, size_t from, uint32_t kernel_page_toke
  * pages for them; -ENOMEM. */
 WEIR_API int weir_seq_commit(weir_seq seq, const int32_t *tokens, size_t n) WEIR_NOEXCEPT;
 
+/* ---- Forking and cutting ------------------------------------------------- */
+
+/* Makes n sequences that begin as the first `len` tokens of `seq`: several answers
+ * to a prompt, beams. Full pages are shared; of the page that len ends in, each kid
+ * gets a copy of its own, which the next step that it is added to makes before its
+ * forward pass.
+ *
+ *   kids   receives n handles
+ *   n      1 or more
+ *   len    1 to the tokens that `seq` has committed, in the open step too; it is
+ *          the kids' key
+ *   users  n pointers that come back in the kids' events; NULL: all NULL
+ *
+ * A kid is a sequence like another, with pages for its len tokens: reserve more,
+ * add, commit, fork, truncate and close, in any order; `seq` may go on or be closed
+ * at any time. `seq` goes on in place: what it writes lies behind what the kids have
+ * of it. A kid matches nothing in the index; what it commits enters it.
+ *
+ * Of tokens that the open step computes: the kids cannot be added to that step
+ * (-EBUSY). If it is aborted, they stay and go back to the whole pages that were
+ * committed before, without the rest of their pages; their key stays len tokens.
+ *
+ * All or nothing. -EAGAIN: pages for the copies will become free, after those that
+ * are claimed, by what is in flight; call again, nobody stands in line. -ENOSPC:
+ * nothing in flight will help, or max_seqs are open. -EIO: a load or a step that
+ * `seq` uses has failed, or a load is late. -EBUSY: the cache is drained, and
+ * there is no room that is free or offered. -EINVAL; -ENOMEM. */
+WEIR_API int weir_seq_fork(weir_seq *kids, size_t n, weir_seq seq, size_t len,
+                           void *const *users) WEIR_NOEXCEPT;
+
+/* Cuts a sequence down to its first n_tokens: what was committed and is not wanted
+ * after all, or is wrong after WEIR_EVENT_LOAD_FAILED, whose good_tokens or less make
+ * it usable again. An event of that kind that was not polled yet is dropped, and a
+ * claim ends.
+ *
+ *   n_tokens  0 to the tokens that are committed
+ *
+ * The reservation shrinks with it, to the pages that hold n_tokens. If the last of
+ * them is in the index, or others have it too, it is not written to: the sequence
+ * keeps the full pages before it, and the next reserve gives it a page of its own,
+ * into which the next step copies the rest. So n_reserved may be below n_committed
+ * until then, and truncate itself never waits for a page. What is cut off stays in
+ * the index. A load that only pages beyond the cut were for is cancelled; a deadline
+ * goes on for the others.
+ *
+ * Tokens of the key stay known and are committed again as they were; those beyond
+ * are forgotten. What comes next needs a step: nothing is left to be committed of
+ * the steps before.
+ *
+ * Rows that were never committed need no truncate: the next step writes over them.
+ * -EBUSY: the sequence is in the open step; -EIO: more than good_tokens; -EINVAL;
+ * -ENOMEM, only of a key with spans. */
+WEIR_API int weir_seq_truncate(weir_seq seq, size_t n_tokens) WEIR_NOEXCEPT;
+
 /* ---- Steps --------------------------------------------------------------- */
 
 /* Opens the next step. -EAGAIN: the step max_steps before it is not retired;
@@ -312,7 +368,8 @@ WEIR_API int weir_step_begin(weir_step *step, weir_cache *cache) WEIR_NOEXCEPT;
 
 /* Adds a sequence: the step starts the loads that it needs, or joins those in
  * flight, and guards its pages. Once a step and sequence; again is no error.
- * -EINVAL: it has no pages reserved. */
+ * -EBUSY: it was forked off what this step computes; -EINVAL: it has no pages
+ * reserved, or fewer than for what it has committed. */
 WEIR_API int weir_step_add(weir_step step, weir_seq seq) WEIR_NOEXCEPT;
 
 /* Ends the step and gives its order, to be carried to every rank. *order
@@ -382,6 +439,8 @@ WEIR_API int weir_cache_available(const weir_cache *cache, weir_available *avail
     X(uint64_t, COUNTER, hit_pages_host, "pages that requests found in host memory only")         \
     X(uint64_t, COUNTER, hit_pages_loading,                                                       \
       "pages that requests found on their way to the device")                                     \
+    X(uint64_t, COUNTER, forks, "sequences that began as another's")                              \
+    X(uint64_t, COUNTER, copied_pages, "pages copied on the device, to go on inside")             \
     X(uint64_t, COUNTER, new_pages, "pages allocated to be computed")                             \
     X(uint64_t, COUNTER, committed_pages, "pages that became full")                               \
     X(uint64_t, COUNTER, duplicate_pages, "committed pages that the index already held")          \

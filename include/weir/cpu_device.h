@@ -42,6 +42,7 @@ typedef enum weir_cpu_call {
     WEIR_CPU_CALL_STREAM_WRITE_WORD,
     WEIR_CPU_CALL_COPY_LOAD,       /* one count a layer of a host-to-device copy */
     WEIR_CPU_CALL_COPY_WRITE_BACK, /* one count a layer of a device-to-host copy */
+    WEIR_CPU_CALL_COPY_PAGES,      /* one count a layer of copies within the device */
     WEIR_CPU_CALL_COUNT
 } weir_cpu_call;
 

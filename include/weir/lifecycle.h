@@ -41,7 +41,8 @@ WEIR_API int weir_cache_forget_all(weir_cache *cache) WEIR_NOEXCEPT;
  *
  *   - weir_step_begin is refused with -EBUSY (a step that is open can be ended)
  *   - a reserve that would take a load, or room that is neither free nor
- *     offered, is refused with -EBUSY; claims keep their place
+ *     offered, is refused with -EBUSY; claims keep their place. So is a fork that
+ *     would take such room
  *   - no page is queued to be written back: commits and hits that ask for it
  *     count in write_skipped_pages; those in the queue stay there
  *

@@ -27,7 +27,7 @@ typedef struct weir_move {
 } weir_move;
 
 typedef enum weir_report_kind {
-    WEIR_REPORT_STEP = 1,       /* the step's forward pass has ended on this rank */
+    WEIR_REPORT_STEP = 1,       /* the step's copies and forward pass have ended on this rank */
     WEIR_REPORT_LOAD = 2,       /* the step's load has ended; number = step */
     WEIR_REPORT_WRITE_BACK = 3, /* a write-back has ended; number = its ticket */
     WEIR_REPORT_PAGE = 4 /* a load in flight brings wrong bytes of one page, whose host copy has
@@ -48,6 +48,16 @@ typedef struct weir_cancel {
     uint32_t unused;
 } weir_cancel;
 
+/* Copies one page to another on the device, all tensors of all layers.
+ *
+ *   load  the step whose load brings `from`, this one or one of its joins: the copy
+ *         comes behind it; 0: what it copies is there */
+typedef struct weir_page_copy {
+    weir_device_page from;
+    weir_device_page to;
+    uint64_t load;
+} weir_page_copy;
+
 /* One order, decoded. Arrays point into the encoded bytes (decode) or belong
  * to the caller (encode); an array of length 0 may be NULL.
  *
@@ -55,9 +65,9 @@ typedef struct weir_cancel {
  *   write_ticket   number of the write-back; 0 if n_writes is 0
  *   device_pages, host_pages
  *                  sizes of the pools; bounds of the moves
- *   fences         steps that must have ended before this step's forward pass:
- *                  those that wrote what it reads, and those that last used
- *                  what it writes. Each is below `step`, strictly ascending
+ *   fences         steps that must have ended before this step's copies and its
+ *                  forward pass: those that wrote what it reads, and those that
+ *                  last used what it writes. Each is below `step`, strictly ascending
  *   load_fences    steps that must have ended before its load may start: the
  *                  last uses of its target pages. Likewise
  *   write_fences   steps that must have ended before its write-back may start:
@@ -65,7 +75,11 @@ typedef struct weir_cancel {
  *   joins          earlier steps whose loads bring pages that this step reads
  *   loads, writes  the moves; no device page twice, no host page twice
  *   cancels        loads of steps below `step`, then write-backs other than
- *                  this order's; the numbers of each kind strictly ascending */
+ *                  this order's; the numbers of each kind strictly ascending. No
+ *                  load that a copy names
+ *   copies         made before the forward pass; no page is the target of two, or
+ *                  the target of one and the source of another, or the target of
+ *                  a copy and of a load. A source that this step loads names it */
 typedef struct weir_order {
     uint64_t step;
     uint64_t write_ticket;
@@ -78,6 +92,7 @@ typedef struct weir_order {
     uint32_t n_loads;
     uint32_t n_writes;
     uint32_t n_cancels;
+    uint32_t n_copies;
     const uint64_t *fences;
     const uint64_t *load_fences;
     const uint64_t *write_fences;
@@ -85,6 +100,7 @@ typedef struct weir_order {
     const weir_move *loads;
     const weir_move *writes;
     const weir_cancel *cancels;
+    const weir_page_copy *copies;
 } weir_order;
 
 /* Bytes that weir_order_encode needs for this order. */

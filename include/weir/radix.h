@@ -56,6 +56,9 @@ WEIR_API int weir_radix_hold_root(weir_radix *radix, const weir_field *fields, s
                                   int32_t *root) WEIR_NOEXCEPT;
 WEIR_API void weir_radix_release_root(weir_radix *radix, int32_t root) WEIR_NOEXCEPT;
 
+/* One hold more on a root that is held. Does nothing if it is no root. */
+WEIR_API void weir_radix_keep_root(weir_radix *radix, int32_t root) WEIR_NOEXCEPT;
+
 /* Finds the longest prefix of whole pages that the tree holds below `place`.
  *
  *   refs  receives the pages in order, at most `capacity` (the search ends

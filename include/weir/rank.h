@@ -123,11 +123,12 @@ WEIR_API int weir_rank_open(weir_rank **rank, weir_device *device,
 WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
 
 /* Begins the next step: makes `stream` wait for the order's fences and
- * enqueues the step's load behind the last uses of its targets. The slot's
- * completion words serve this step's layer waits. A load whose targets are still
- * in use is held back until they are not, or until a layer wait needs it: till
- * then it holds up no other, and a later order can cancel it. What the order
- * cancels and is not enqueued yet is dropped, reported as -ECANCELED, and
+ * enqueues the step's load behind the last uses of its targets, and in `stream` the
+ * order's copies, which come before all that the server enqueues there then. The
+ * slot's completion words serve this step's layer waits. A load whose targets are
+ * still in use is held back until they are not, or until a layer wait or a copy
+ * needs it: till then it holds up no other, and a later order can cancel it. What
+ * the order cancels and is not enqueued yet is dropped, reported as -ECANCELED, and
  * waited for by nobody.
  *
  *   order   of `bytes` bytes, 8-byte aligned; not used after the call
@@ -135,7 +136,8 @@ WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
  *   step    receives the order's step number
  *
  * A load that cannot be enqueued fails by its report: its layer waits pass all
- * the same and nothing hangs. -EINVAL: not an order for this rank, not the step
+ * the same and nothing hangs. If the copies cannot be, the step is reported as
+ * failed. -EINVAL: not an order for this rank, not the step
  * after the last one begun, a step that it must come behind has not ended
  * (weir_rank_end) yet, or not all ranks of its share have been opened; -EBUSY:
  * the slot's step or its load has not been reported; -EAGAIN: max_steps or

@@ -18,16 +18,28 @@
  * priority.c and pin.c keep pages longer (see retention.h); duplicates.c says
  * which host copies the device also holds; runs.c counts runs; break_even.c
  * weighs a load; cancel.c finds the transfers that nobody wants any more; fail.c
- * tells sequences what they have lost; deadline.c, when a load is late. seq.c,
- * reserve.c, step.c, report.c, forget.c, drain.c, rank_lost.c and export.c (with
- * table.h) are the calls; stats.c writes the counters; check.c recomputes all of
- * this.
+ * tells sequences what they have lost; deadline.c, when a load is late; tail.c
+ * copies the pages in which a sequence goes on that it shares. seq.c, reserve.c,
+ * fork.c, truncate.c, step.c, report.c, forget.c, drain.c, rank_lost.c and
+ * export.c (with table.h) are the calls; stats.c writes the counters; check.c
+ * recomputes all of this.
  *
  * Words: a copy is *hot* if it is in a tier, is not offered there and is not
  * being cleaned (written back in order to be offered). An entry is
  * a *candidate* of a tier if its copy there is hot, its page has no pins, and
  * none of its children has a hot copy there: so leaves go before parents. A
  * device page is *held* while a sequence has it in its table or a pin keeps it.
+ *
+ * Tails. A sequence that goes on inside a page that others have too (a fork, or a
+ * cut into the index) gets that page's rows in a page of its own:
+ *
+ *     pages[source_index] ◄── copied by the next step ── source.page, held
+ *
+ * Until then it is due; the page of its own may be lacking until the next reserve.
+ * The copy reads a whole page, of which others may write later rows: who writes
+ * into a partial page, or copies it, comes behind the step that last did either
+ * (device_page.tail_step). What was copied out of a load that is still running is
+ * not put into the index before that load has ended well.
  *
  * Invariants (weir_cache_check):
  *   - a page of the radix tree is a live entry with a copy in a tier; every
@@ -43,12 +55,15 @@
  *     whose device copy is hot and has arrived
  *   - RUN_DEVICE, RUN_HOST: exactly the copies whose page lies right behind
  *     their parent's; n_joined is their number, n_copies that of all copies
+ *   - a due copy's target, if it is there, is not in the index
+ *   - what a sequence has put into the index is there without a gap, unless it is
+ *     detached
  *   - n_held = device pages that are held; n_pending = those that only
  *     tickets pin; n_cleaning = entries being cleaned; n_claimed = sum of claims
  *   - a step's or a write-back's pages are linked in exactly one ticket, and
  *     each page's `mover` names it
  *   - a load is wanted while a sequence holds one of its pages, or something was
- *     computed on it; a write-back, while one of its entries lives; n_unwanted
+ *     computed on it or copied from it; a write-back, while one of its entries lives; n_unwanted
  *     counts those in flight that are not and were not cancelled yet
  *   - deadlines holds the sequences with a deadline */
 
@@ -125,9 +140,10 @@ enum {
 
 /* What a device page is doing, beside what the pool knows. */
 struct device_page {
-    uint32_t users;  /* sequences that hold it */
-    int32_t partner; /* host page of the ticket that moves it */
-    int32_t next;    /* next device page of that ticket, 0: last */
+    uint32_t users;     /* sequences that hold it */
+    int32_t partner;    /* host page of the ticket that moves it */
+    int32_t next;       /* next device page of that ticket, 0: last */
+    uint32_t tail_step; /* the last that wrote it when it was partial, or copied it; its low bits */
     int16_t mover;
     bool wrong; /* its load brings wrong bytes; also while a failed load is being told */
 };
@@ -172,8 +188,14 @@ struct seq {
     struct seq_page *pages;
     uint32_t pages_capacity;
     uint32_t n_pages;
-    uint32_t n_indexed;   /* leading pages that are in the index */
-    uint32_t n_load_scan; /* leading pages whose loads are still to be started or joined */
+    uint32_t n_indexed;     /* leading pages that are in the index */
+    uint32_t n_load_scan;   /* leading pages whose loads are still to be started or joined */
+    struct seq_page source; /* what the next step copies for it; page 0: no copy is due */
+    uint32_t source_index;
+    uint32_t tail_index;  /* the page that was copied out of tail_load's target */
+    uint64_t tail_load;   /* 0: none, or it has not been the last to be copied */
+    uint64_t first_step;  /* commits may name steps from this one on */
+    int32_t born_of;      /* in the open step: forked off what this one computes there; -1: not */
     uint32_t n_claimed;   /* pages set aside; 0: not in line */
     size_t claim_use_hit; /* of the request that waits */
     size_t claim_tokens;
@@ -184,6 +206,7 @@ struct seq {
     bool in_step;         /* added to the open step */
     bool closing;         /* closed while in the open step */
     bool detached;        /* its path is lost: nothing of it enters the index */
+    bool forgotten;       /* and never will */
     bool failed;          /* a load that it uses has failed, or is late */
     bool tell_ready;
     bool tell_failed;
@@ -207,6 +230,7 @@ struct flight {
     bool unwanted;     /* its load, and no order says so yet */
     bool cancelled;    /* an order says so: the load's pages have left the index */
     uint32_t n_wanted; /* pages of its load that sequences hold */
+    bool load_copied;  /* a tail was copied out of one of its targets */
     struct page_chain loads;
     void *order; /* order_capacity bytes */
 };
@@ -282,6 +306,8 @@ struct weir_cache {
     uint32_t n_moves;          /* pages of the smaller tier */
     weir_move *moves[N_TIERS]; /* [n_moves] of an order: loads, writes */
     weir_cancel *cancels;      /* [max_steps + max_write_backs] */
+    weir_page_copy *copies;    /* [max_copies] of an order */
+    uint32_t max_copies;
     weir_stats stats;
 };
 
@@ -428,6 +454,14 @@ int weir_key_check_spans(const weir_cache *cache, const weir_key *key);
 int weir_seq_set_spans(weir_cache *cache, struct seq *seq, const weir_key *key);
 void weir_seq_clear_spans(weir_cache *cache, struct seq *seq);
 
+/* Sets aside again what the key's pages from `page` on take, which may have to enter
+ * the index once more. -ENOMEM. */
+int weir_seq_hold_spans(weir_cache *cache, struct seq *seq, uint32_t page);
+
+/* Spans of the first `len` tokens of another, as weir_seq_set_spans; one that goes
+ * beyond is cut. -ENOMEM. */
+int weir_seq_fork_spans(weir_cache *cache, struct seq *kid, const struct seq *seq, size_t len);
+
 /* The sequence's pages from `first` to before `end`, as the index takes them. */
 weir_part weir_seq_part(const weir_cache *cache, const struct seq *seq, size_t first, size_t end);
 
@@ -457,8 +491,9 @@ uint32_t weir_cancel_list(weir_cache *cache, uint64_t before);
 
 /* ---- fail.c -------------------------------------------------------------- */
 
-/* Of the sequence only good_tokens are right. Tells it once, and again only if
- * less is right than it was told. */
+/* Of the sequence only good_tokens are right, and nothing of it enters the index,
+ * also not what the open step is to commit. Tells it once, and again only if less
+ * is right than it was told. */
 void weir_fail_seq(weir_cache *cache, struct seq *seq, size_t good_tokens, int rc);
 
 /* Drops entries whose content is wrong, with all that was computed on them, and
@@ -497,6 +532,24 @@ void weir_seq_free(weir_cache *cache, struct seq *seq);
 struct seq *weir_seq_find(weir_seq handle, int *rc);
 weir_seq weir_seq_handle(weir_cache *cache, const struct seq *seq);
 
+/* Takes a free slot, which must be there, for a sequence below a root that is
+ * held for it. Its tokens, spans and pages are the slot's. */
+struct seq *weir_seq_make(weir_cache *cache, int32_t root, void *user);
+
+/* -ENOMEM, and nothing has changed. */
+int weir_seq_grow_tokens(weir_cache *cache, struct seq *seq, size_t n);
+int weir_seq_grow_pages(weir_cache *cache, struct seq *seq, uint32_t n);
+
+/* A page that a sequence held; the last one to let go of it takes along the load that
+ * it waits for. */
+void weir_seq_let_page_go(weir_cache *cache, int32_t page);
+
+/* The sequence holds a page no more, nor what guards it. */
+void weir_seq_let_go(weir_cache *cache, const struct seq *seq, const struct seq_page *sp);
+
+/* Lets go of all pages but the first n, the last one first. */
+void weir_seq_keep_pages(weir_cache *cache, struct seq *seq, uint32_t n);
+
 /* Commits what is pending, written by `writer`. */
 void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer);
 void weir_seq_release(weir_cache *cache, struct seq *seq);
@@ -510,6 +563,49 @@ static inline int32_t seq_index(const weir_cache *cache, const struct seq *seq)
 {
     return (int32_t)(seq - cache->seqs);
 }
+
+/* ---- tail.c -------------------------------------------------------------- */
+
+/* Whether the load of a due copy's source is still to come, or running. */
+static inline bool source_is_loading(const weir_cache *cache, const struct seq_page *source)
+{
+    return cache->device_pages[source->page].mover > 0;
+}
+
+/* The copy is not due any more, without having been made. */
+void weir_tail_forget(weir_cache *cache, struct seq *seq);
+
+/* A copy is due: page `index` of the sequence is to begin with what `source` holds,
+ * which the sequence holds from now on. If a step that writes it goes wrong, so
+ * does the sequence. */
+void weir_tail_owe(weir_cache *cache, struct seq *seq, struct seq_page source, uint32_t index);
+
+/* The sequence is in the step that ends: makes its copy if one is due, whose load
+ * the step has begun or joined, and puts its partial page behind whoever wrote or
+ * copied it last. A copy stays due if it has failed: what is good of it ends before. */
+void weir_tail_settle(weir_cache *cache, struct seq *seq, uint64_t step, weir_step_set *fences,
+                      weir_page_copy *copies, uint32_t *n_copies);
+
+/* A load has failed: tells those that have copied its targets. */
+void weir_tail_fail(weir_cache *cache, uint64_t load);
+
+/* ---- truncate.c ---------------------------------------------------------- */
+
+/* Which loads bring what the sequence has, of those that are in an order. */
+void weir_seq_find_joins(weir_cache *cache, struct seq *seq);
+
+/* Cuts a sequence that is in no step to so many tokens, which are committed; if it
+ * is right as far as that, it is usable again. */
+void weir_seq_cut(weir_cache *cache, struct seq *seq, size_t n_tokens);
+
+/* ---- fork.c -------------------------------------------------------------- */
+
+/* The open step, whose results the sequence was forked off, ends. */
+void weir_fork_settle(weir_cache *cache, struct seq *seq, uint64_t step);
+
+/* The open step, whose results the sequence was forked off, is aborted: it goes
+ * back to the whole pages before. */
+void weir_fork_undo(weir_cache *cache, struct seq *seq);
 
 /* ---- step.c -------------------------------------------------------------- */
 

@@ -124,6 +124,7 @@ static void free_cache(weir_cache *cache)
     give_table(cache, cache->wanted, cache->n_device, sizeof *cache->wanted);
     give_table(cache, cache->cancels, cache->max_steps + cache->max_write_backs,
                sizeof *cache->cancels);
+    give_table(cache, cache->copies, cache->max_copies, sizeof *cache->copies);
     struct weir_memory memory = cache->memory;
     weir_memory_give(&memory, cache, 1, sizeof *cache);
 }
@@ -146,8 +147,10 @@ static int allocate(weir_cache *cache, const weir_cache_params *p)
     cache->moves[HOST] = take(cache, cache->n_moves, sizeof *cache->moves[HOST]);
     uint32_t n_cancels = p->max_steps + p->max_write_backs;
     cache->cancels = take(cache, n_cancels, sizeof *cache->cancels);
-    if (!cache->cancels || !cache->entries || !cache->device_pages || !cache->seqs ||
-        !cache->flights || !cache->writes || !cache->path || !cache->wanted ||
+    cache->max_copies = p->max_seqs < p->device_pages ? p->max_seqs : p->device_pages;
+    cache->copies = take(cache, cache->max_copies, sizeof *cache->copies);
+    if (!cache->cancels || !cache->copies || !cache->entries || !cache->device_pages ||
+        !cache->seqs || !cache->flights || !cache->writes || !cache->path || !cache->wanted ||
         !cache->moves[DEVICE] || !cache->moves[HOST])
         return -ENOMEM;
 
@@ -157,7 +160,8 @@ static int allocate(weir_cache *cache, const weir_cache_params *p)
                            .n_write_fences = 65,
                            .n_joins = 64,
                            .n_loads = cache->n_moves,
-                           .n_cancels = n_cancels };
+                           .n_cancels = n_cancels,
+                           .n_copies = cache->max_copies };
     cache->order_capacity = weir_order_bytes(&largest);
     for (uint32_t i = 0; i < p->max_steps; i++) {
         cache->flights[i].order = take(cache, 1, cache->order_capacity);

@@ -7,7 +7,8 @@
  *
  *   hold ────► n_wanted ──┐
  *   let go ──►            ├─► unwanted ── next order ──► cancelled ── reports ─►
- *   commit ──► built_on ──┘      │                        (for good)
+ *   commit ──► built_on ──┤      │                        (for good)
+ *   copy ────► load_copied┘      │
  *   drop ────► n_live ───────────┘
  *
  * Until an order says so a load can become wanted again. Then its pages leave
@@ -28,7 +29,7 @@ static void mark(weir_cache *cache, bool *unwanted, bool now)
 static void judge_load(weir_cache *cache, struct flight *flight)
 {
     mark(cache, &flight->unwanted,
-         flight->n_wanted == 0 && !flight->built_on && !flight->cancelled);
+         flight->n_wanted == 0 && !flight->built_on && !flight->load_copied && !flight->cancelled);
 }
 
 void weir_cancel_count_load(weir_cache *cache, int32_t page, int change)

@@ -29,15 +29,21 @@ static void tally_ticket(const weir_cache *cache, struct tally *tally,
     }
 }
 
+static void tally_page(struct tally *tally, const struct seq_page *sp)
+{
+    tally->users[sp->page]++;
+    if (sp->guard)
+        tally->users[sp->guard]++;
+}
+
 static void tally_all(const weir_cache *cache, struct tally *tally)
 {
     for (uint32_t i = 0; i < cache->max_seqs; i++) {
         const struct seq *seq = &cache->seqs[i];
-        for (uint32_t j = 0; seq->id && j < seq->n_pages; j++) {
-            tally->users[seq->pages[j].page]++;
-            if (seq->pages[j].guard)
-                tally->users[seq->pages[j].guard]++;
-        }
+        for (uint32_t j = 0; seq->id && j < seq->n_pages; j++)
+            tally_page(tally, &seq->pages[j]);
+        if (seq->id && seq->source.page)
+            tally_page(tally, &seq->source);
     }
     for (uint32_t ref = 0; ref < cache->n_entries; ref++) {
         const struct entry *entry = &cache->entries[ref];
@@ -194,7 +200,8 @@ static const char *ticket_fault(const weir_cache *cache)
             return "cache: a load and its pages do not name each other";
         if (flight->loads.count == 0)
             continue;
-        bool unwanted = n_wanted == 0 && !flight->built_on && !flight->cancelled;
+        bool unwanted =
+            n_wanted == 0 && !flight->built_on && !flight->load_copied && !flight->cancelled;
         if (n_wanted != flight->n_wanted || unwanted != flight->unwanted)
             return "cache: a load is wanted by others than those that hold its pages";
         n_unwanted += unwanted;
@@ -243,6 +250,31 @@ static const char *deadline_fault(const weir_cache *cache)
     return n == cache->deadlines->n ? NULL : "cache: the count of deadlines is wrong";
 }
 
+static const char *seq_fault(const weir_cache *cache, const struct seq *seq)
+{
+    for (uint32_t i = 0; i < seq->n_indexed && !seq->detached; i++)
+        if (seq->pages[i].ref < 0)
+            return "cache: a sequence's path has a gap";
+    if (seq->born_of >= 0 && !(seq->in_step && cache->step_open))
+        return "cache: a sequence was born in no step";
+    if (!seq->source.page)
+        return NULL;
+    if (seq->failed && seq->good_tokens > (size_t)seq->source_index * cache->page_tokens)
+        return "cache: a failed sequence is right beyond a copy that is due";
+    if (!seq->failed &&
+        seq->source_index !=
+            (seq->n_committed + (seq->born_of >= 0 ? seq->n_pending : 0)) / cache->page_tokens)
+        return "cache: a copy is due that is not of the last page";
+    if (seq->n_pages < seq->source_index)
+        return "cache: a copy is due beyond the table";
+    if (seq->n_pages == seq->source_index)
+        return NULL;
+    int32_t target = seq->pages[seq->source_index].page;
+    if (weir_page_pool_owner(cache->tiers[DEVICE].pool, target) != WEIR_NO_OWNER)
+        return "cache: a copy is due into a page of the index";
+    return NULL;
+}
+
 static const char *find_fault(const weir_cache *cache, const struct tally *tally)
 {
     const char *fault = NULL;
@@ -262,6 +294,9 @@ static const char *find_fault(const weir_cache *cache, const struct tally *tally
         fault = weir_priority_fault(cache);
     if (!fault)
         fault = weir_pin_fault(cache, tally->entry_pins);
+    for (uint32_t i = 0; i < cache->max_seqs && !fault; i++)
+        if (cache->seqs[i].id)
+            fault = seq_fault(cache, &cache->seqs[i]);
     return fault ? fault : count_fault(cache, tally);
 }
 
@@ -353,6 +388,12 @@ static void mix_pins(uint64_t *digest, const struct pins *pins)
     }
 }
 
+static void mix_page(uint64_t *digest, const struct seq_page *sp)
+{
+    uint64_t words[] = { (uint64_t)sp->page, (uint64_t)sp->ref, (uint64_t)sp->guard };
+    mix(digest, words, 3);
+}
+
 static void mix_seq(uint64_t *digest, const struct seq *seq)
 {
     uint64_t words[] = {
@@ -373,6 +414,11 @@ static void mix_seq(uint64_t *digest, const struct seq *seq)
         seq->steps.before,
         seq->joins.newest,
         seq->joins.before,
+        seq->tail_load,
+        seq->tail_index,
+        seq->source_index,
+        seq->first_step,
+        (uint64_t)seq->born_of,
         (uint64_t)(seq->reserved | seq->in_step << 1 | seq->closing << 2 | seq->detached << 3 |
                    seq->failed << 4 | seq->tell_ready << 5 | seq->tell_failed << 6),
         seq->good_tokens,
@@ -390,11 +436,9 @@ static void mix_seq(uint64_t *digest, const struct seq *seq)
         uint64_t span[] = { s->first, s->n_tokens, XXH3_64bits(s->digest, s->digest_bytes) };
         mix(digest, span, 3);
     }
-    for (uint32_t i = 0; i < seq->n_pages; i++) {
-        uint64_t page[] = { (uint64_t)seq->pages[i].page, (uint64_t)seq->pages[i].ref,
-                            (uint64_t)seq->pages[i].guard };
-        mix(digest, page, 3);
-    }
+    for (uint32_t i = 0; i < seq->n_pages; i++)
+        mix_page(digest, &seq->pages[i]);
+    mix_page(digest, &seq->source);
 }
 
 uint64_t weir_cache_digest(const weir_cache *cache)
@@ -415,7 +459,8 @@ uint64_t weir_cache_digest(const weir_cache *cache)
                                  (uint64_t)weir_page_pool_owner(pool, p),
                                  weir_page_pool_generation(pool, p),
                                  steps.newest,
-                                 steps.before };
+                                 steps.before,
+                                 id == DEVICE ? cache->device_pages[page].tail_step : 0 };
             mix(&digest, words, sizeof words / sizeof *words);
         }
     }
@@ -425,7 +470,8 @@ uint64_t weir_cache_digest(const weir_cache *cache)
     for (uint32_t i = 0; i < cache->max_steps; i++) {
         const struct flight *flight = &cache->flights[i];
         uint64_t words[] = { flight->id, flight->step_ranks, flight->load_ranks,
-                             (uint64_t)(flight->built_on | flight->cancelled << 1) };
+                             (uint64_t)(flight->built_on | flight->cancelled << 1 |
+                                        flight->load_copied << 2) };
         mix(&digest, words, 4);
         mix_chain(cache, &digest, &flight->loads);
     }

@@ -15,9 +15,26 @@ void weir_fail_seq(weir_cache *cache, struct seq *seq, size_t good_tokens, int r
         return;
     seq->good_tokens = good_tokens;
     seq->failed_rc = rc;
-    seq->failed = seq->tell_failed = true;
+    seq->failed = seq->tell_failed = seq->detached = true;
     weir_seq_drop_claim(cache, seq);
     weir_seq_queue_event(cache, seq);
+}
+
+/* Page i of a sequence, or what it is to be copied from. A page of the index that
+ * ends inside, after a cut, counts as whole. */
+static void lose_page(weir_cache *cache, struct seq *seq, struct seq_page *sp, uint32_t i,
+                      uint64_t failed_step)
+{
+    bool step_failed = failed_step && seq->steps.newest >= failed_step;
+    size_t before = (size_t)i * cache->page_tokens;
+    bool wrong = cache->device_pages[sp->page].wrong;
+    if (sp->ref >= 0 && !(cache->entries[sp->ref].flags & ENTRY_LIVE)) {
+        sp->ref = WEIR_RADIX_NONE;
+        seq->detached = true;
+        wrong |= !sp->guard && (before < seq->n_hit || step_failed);
+    }
+    if (wrong)
+        weir_fail_seq(cache, seq, before, -EIO);
 }
 
 /* Some entries have been dropped although sequences use them: those sequences
@@ -27,20 +44,10 @@ void weir_fail_seq(weir_cache *cache, struct seq *seq, size_t good_tokens, int r
  * newest writer is known. */
 static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
 {
-    bool step_failed = failed_step && seq->steps.newest >= failed_step;
-    uint32_t n_hit = (uint32_t)(seq->n_hit / cache->page_tokens);
-    for (uint32_t i = 0; i < seq->n_pages; i++) {
-        struct seq_page *sp = &seq->pages[i];
-        size_t before = (size_t)i * cache->page_tokens;
-        if (cache->device_pages[sp->page].wrong)
-            weir_fail_seq(cache, seq, before, -EIO);
-        if (sp->ref < 0 || (cache->entries[sp->ref].flags & ENTRY_LIVE))
-            continue;
-        sp->ref = WEIR_RADIX_NONE;
-        seq->detached = true;
-        if (!sp->guard && (i < n_hit || step_failed))
-            weir_fail_seq(cache, seq, before, -EIO);
-    }
+    if (seq->source.page)
+        lose_page(cache, seq, &seq->source, seq->source_index, failed_step);
+    for (uint32_t i = 0; i < seq->n_pages; i++)
+        lose_page(cache, seq, &seq->pages[i], i, failed_step);
     if (weir_step_set_has(seq->steps, failed_step))
         weir_fail_seq(cache, seq, (size_t)seq->n_indexed * cache->page_tokens, -EIO);
     if (failed_step && seq->lost_writer >= failed_step)

@@ -23,23 +23,29 @@ void weir_forget_entries(weir_cache *cache, int32_t root)
         weir_entry_drop(cache, ref);
 }
 
-/* The sequence keeps its pages and has no part in the index from now on. */
-static void detach(weir_cache *cache, struct seq *seq)
+/* Page i of a sequence, or what it is to be copied from. */
+static void detach_page(const weir_cache *cache, struct seq *seq, struct seq_page *sp, uint32_t i)
 {
-    for (uint32_t i = 0; i < seq->n_pages; i++) {
-        struct seq_page *sp = &seq->pages[i];
-        if (sp->ref < 0)
-            continue;
-        uint64_t writer = cache->entries[sp->ref].writer;
-        if (step_is_running(cache, writer)) {
-            if (seq->lost_writer == 0)
-                seq->lost_from = i;
-            if (writer > seq->lost_writer)
-                seq->lost_writer = writer;
-        }
-        sp->ref = WEIR_RADIX_NONE;
+    if (sp->ref < 0)
+        return;
+    uint64_t writer = cache->entries[sp->ref].writer;
+    if (step_is_running(cache, writer)) {
+        if (seq->lost_writer == 0)
+            seq->lost_from = i;
+        if (writer > seq->lost_writer)
+            seq->lost_writer = writer;
     }
-    seq->detached = true;
+    sp->ref = WEIR_RADIX_NONE;
+}
+
+/* The sequence keeps its pages and has no part in the index from now on. */
+static void detach(const weir_cache *cache, struct seq *seq)
+{
+    for (uint32_t i = 0; i < seq->n_pages; i++)
+        detach_page(cache, seq, &seq->pages[i], i);
+    if (seq->source.page)
+        detach_page(cache, seq, &seq->source, seq->source_index);
+    seq->detached = seq->forgotten = true;
 }
 
 static void forget(weir_cache *cache, int32_t root)

@@ -48,13 +48,18 @@ int weir_key_check(const weir_cache *cache, const weir_key *key)
     return weir_key_check_spans(cache, key);
 }
 
+/* Tokens of the pages that the key needs. */
+static size_t whole_pages(const weir_cache *cache, const weir_key *key)
+{
+    size_t past = key->n_tokens % cache->page_tokens;
+    return past ? key->n_tokens + cache->page_tokens - past : key->n_tokens;
+}
+
 /* Pages that spans of the key overlap, a page for each; the last may be one that
  * the key does not fill. */
 static size_t count_overlaps(const weir_cache *cache, const weir_key *key)
 {
-    size_t past = key->n_tokens % cache->page_tokens;
-    size_t whole = past ? key->n_tokens + cache->page_tokens - past : key->n_tokens;
-    weir_part part = { key->tokens, whole, 0, key->spans, key->n_spans };
+    weir_part part = { key->tokens, whole_pages(cache, key), 0, key->spans, key->n_spans };
     return weir_radix_count_spans(cache->radix, &part);
 }
 
@@ -80,6 +85,36 @@ int weir_seq_set_spans(weir_cache *cache, struct seq *seq, const weir_key *key)
         memcpy(seq->spans, key->spans, n * sizeof *seq->spans);
     seq->n_spans = n;
     seq->n_spans_held = overlaps;
+    return 0;
+}
+
+int weir_seq_hold_spans(weir_cache *cache, struct seq *seq, uint32_t page)
+{
+    const weir_key key = { .n_tokens = seq->n_key };
+    size_t from = (size_t)page * cache->page_tokens, end = whole_pages(cache, &key);
+    if (seq->n_spans == 0 || from >= end)
+        return 0;
+    weir_part part = { seq->tokens + from, end - from, from, seq->spans, seq->n_spans };
+    size_t n = weir_radix_count_spans(cache->radix, &part);
+    if (n <= seq->n_spans_held)
+        return 0;
+    if (weir_radix_hold_spans(cache->radix, n - seq->n_spans_held))
+        return -ENOMEM;
+    seq->n_spans_held = n;
+    return 0;
+}
+
+int weir_seq_fork_spans(weir_cache *cache, struct seq *kid, const struct seq *seq, size_t len)
+{
+    weir_key key = { .tokens = seq->tokens, .n_tokens = len, .spans = seq->spans };
+    while (key.n_spans < seq->n_spans && seq->spans[key.n_spans].first < len)
+        key.n_spans++;
+    int rc = weir_seq_set_spans(cache, kid, &key);
+    if (rc || key.n_spans == 0)
+        return rc;
+    weir_span *last = &kid->spans[key.n_spans - 1];
+    if (last->n_tokens > len - last->first)
+        last->n_tokens = len - last->first;
     return 0;
 }
 

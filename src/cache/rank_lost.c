@@ -13,10 +13,11 @@ static void fail_seqs(weir_cache *cache)
 {
     for (uint32_t i = 0; i < cache->max_seqs; i++) {
         struct seq *seq = &cache->seqs[i];
-        if (!seq->id || seq->n_pages == 0)
+        if (!seq->id || (seq->n_pages == 0 && !seq->source.page))
             continue;
         for (uint32_t j = 0; j < seq->n_pages; j++)
             seq->pages[j].ref = WEIR_RADIX_NONE;
+        seq->source.ref = WEIR_RADIX_NONE;
         seq->detached = true;
         weir_fail_seq(cache, seq, 0, -EIO);
     }

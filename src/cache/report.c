@@ -43,6 +43,8 @@ static void finish_load(weir_cache *cache, struct flight *flight)
     if (n_wrong == 0)
         return;
     weir_fail_drop(cache, cache->wanted, n_failed, 0);
+    if (flight->load_copied)
+        weir_tail_fail(cache, flight->id);
     for (int32_t page = loads.first; page; page = cache->device_pages[page].next)
         cache->device_pages[page].wrong = false;
 }

@@ -65,22 +65,6 @@ static uint32_t claimed_ahead(const weir_cache *cache, const struct seq *seq)
 
 /* ---- Reserving ----------------------------------------------------------- */
 
-static int grow_pages(weir_cache *cache, struct seq *seq, uint32_t n)
-{
-    if (n <= seq->pages_capacity)
-        return 0;
-    uint32_t capacity = seq->pages_capacity ? seq->pages_capacity : 16;
-    while (capacity < n)
-        capacity *= 2;
-    struct seq_page *grown =
-        weir_memory_grow(&cache->memory, seq->pages, seq->pages_capacity, capacity, sizeof *grown);
-    if (!grown)
-        return -ENOMEM;
-    seq->pages = grown;
-    seq->pages_capacity = capacity;
-    return 0;
-}
-
 static size_t pages_for(const weir_cache *cache, size_t tokens)
 {
     return tokens / cache->page_tokens + (tokens % cache->page_tokens != 0);
@@ -106,7 +90,8 @@ static struct plan make_plan(weir_cache *cache, const struct seq *seq, size_t us
     struct plan plan = { 0 };
     if (!seq->reserved)
         plan.n_hit = match(cache, seq, use_hit, &plan.price);
-    size_t wanted = pages_for(cache, total_tokens);
+    size_t committed = seq->n_committed + seq->n_pending; /* a cut may have left less */
+    size_t wanted = pages_for(cache, total_tokens > committed ? total_tokens : committed);
     size_t have = (size_t)seq->n_pages + plan.n_hit;
     plan.n_total = wanted > have ? wanted : have;
     plan.n_new = (uint32_t)(plan.n_total - have);
@@ -287,7 +272,7 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
         weir_seq_drop_claim(cache, seq);
         return -E2BIG;
     }
-    rc = grow_pages(cache, seq, (uint32_t)plan.n_total);
+    rc = weir_seq_grow_pages(cache, seq, (uint32_t)plan.n_total);
     if (rc)
         return rc;
 

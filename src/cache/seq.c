@@ -57,7 +57,7 @@ void weir_request_init(weir_request *request)
         *request = (weir_request){ .struct_size = sizeof *request, .use_hit = WEIR_ALL_TOKENS };
 }
 
-static int grow_tokens(weir_cache *cache, struct seq *seq, size_t n)
+int weir_seq_grow_tokens(weir_cache *cache, struct seq *seq, size_t n)
 {
     if (n <= seq->tokens_capacity)
         return 0;
@@ -71,6 +71,54 @@ static int grow_tokens(weir_cache *cache, struct seq *seq, size_t n)
     seq->tokens = grown;
     seq->tokens_capacity = capacity;
     return 0;
+}
+
+int weir_seq_grow_pages(weir_cache *cache, struct seq *seq, uint32_t n)
+{
+    if (n <= seq->pages_capacity)
+        return 0;
+    uint32_t capacity = seq->pages_capacity ? seq->pages_capacity : 16;
+    while (capacity < n)
+        capacity *= 2;
+    struct seq_page *grown =
+        weir_memory_grow(&cache->memory, seq->pages, seq->pages_capacity, capacity, sizeof *grown);
+    if (!grown)
+        return -ENOMEM;
+    seq->pages = grown;
+    seq->pages_capacity = capacity;
+    return 0;
+}
+
+struct seq *weir_seq_make(weir_cache *cache, int32_t root, void *user)
+{
+    int32_t slot = cache->free_seq;
+    struct seq *seq = &cache->seqs[slot];
+    cache->free_seq = seq->free_next;
+    *seq = (struct seq){
+        .id = (uint64_t)++seq->generation << 32 | (uint64_t)(slot + 1),
+        .generation = seq->generation,
+        .user = user,
+        .root = root,
+        .tokens = seq->tokens,
+        .tokens_capacity = seq->tokens_capacity,
+        .spans = seq->spans,
+        .spans_capacity = seq->spans_capacity,
+        .n_spans = seq->n_spans,
+        .n_spans_held = seq->n_spans_held,
+        .good_tokens = SIZE_MAX,
+        .pages = seq->pages,
+        .pages_capacity = seq->pages_capacity,
+        .source = { .ref = WEIR_RADIX_NONE },
+        .first_step = 1,
+        .born_of = NO_SEQ,
+        .claim_next = NO_SEQ,
+        .claim_previous = NO_SEQ,
+        .event_next = NO_SEQ,
+        .step_next = NO_SEQ,
+        .free_next = NO_SEQ,
+    };
+    cache->n_seqs++;
+    return seq;
 }
 
 int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
@@ -97,7 +145,7 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
         return -ENOSPC;
 
     struct seq *seq = &cache->seqs[cache->free_seq];
-    rc = grow_tokens(cache, seq, key->n_tokens);
+    rc = weir_seq_grow_tokens(cache, seq, key->n_tokens);
     if (rc == 0)
         rc = weir_seq_set_spans(cache, seq, key);
     if (rc)
@@ -112,35 +160,12 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
     if (rc)
         return rc;
 
-    int32_t slot = cache->free_seq;
-    cache->free_seq = seq->free_next;
+    seq = weir_seq_make(cache, root, params->user);
     memcpy(seq->tokens, key->tokens, key->n_tokens * sizeof *seq->tokens);
-    *seq = (struct seq){
-        .id = (uint64_t)++seq->generation << 32 | (uint64_t)(slot + 1),
-        .generation = seq->generation,
-        .user = params->user,
-        .compute_at_least = params->compute_at_least,
-        .priority = params->priority,
-        .ttl_ns = params->ttl_ns,
-        .root = root,
-        .tokens = seq->tokens,
-        .tokens_capacity = seq->tokens_capacity,
-        .spans = seq->spans,
-        .spans_capacity = seq->spans_capacity,
-        .n_spans = seq->n_spans,
-        .n_spans_held = seq->n_spans_held,
-        .n_key = key->n_tokens,
-        .n_tokens = key->n_tokens,
-        .good_tokens = SIZE_MAX,
-        .pages = seq->pages,
-        .pages_capacity = seq->pages_capacity,
-        .claim_next = NO_SEQ,
-        .claim_previous = NO_SEQ,
-        .event_next = NO_SEQ,
-        .step_next = NO_SEQ,
-        .free_next = NO_SEQ,
-    };
-    cache->n_seqs++;
+    seq->n_key = seq->n_tokens = key->n_tokens;
+    seq->compute_at_least = params->compute_at_least;
+    seq->priority = params->priority;
+    seq->ttl_ns = params->ttl_ns;
     *handle = weir_seq_handle(cache, seq);
     return 0;
 }
@@ -176,8 +201,7 @@ void weir_seq_queue_event(weir_cache *cache, struct seq *seq)
     cache->event_last = index;
 }
 
-/* The last one to let go of a page that waits for its load takes the load along. */
-static void let_page_go(weir_cache *cache, int32_t page)
+void weir_seq_let_page_go(weir_cache *cache, int32_t page)
 {
     const struct device_page *device_page = &cache->device_pages[page];
     weir_device_let_go(cache, page);
@@ -185,12 +209,19 @@ static void let_page_go(weir_cache *cache, int32_t page)
         weir_entry_cancel_load(cache, page);
 }
 
-static void let_go(weir_cache *cache, const struct seq *seq, const struct seq_page *sp)
+void weir_seq_let_go(weir_cache *cache, const struct seq *seq, const struct seq_page *sp)
 {
     weir_page_pool_add_steps(cache->tiers[DEVICE].pool, sp->page, &seq->steps);
-    let_page_go(cache, sp->page);
+    weir_seq_let_page_go(cache, sp->page);
     if (sp->guard)
-        let_page_go(cache, sp->guard);
+        weir_seq_let_page_go(cache, sp->guard);
+}
+
+/* The last page first: leaves become candidates before their parents. */
+void weir_seq_keep_pages(weir_cache *cache, struct seq *seq, uint32_t n)
+{
+    while (seq->n_pages > n)
+        weir_seq_let_go(cache, seq, &seq->pages[--seq->n_pages]);
 }
 
 void weir_seq_release(weir_cache *cache, struct seq *seq)
@@ -198,13 +229,11 @@ void weir_seq_release(weir_cache *cache, struct seq *seq)
     weir_seq_drop_claim(cache, seq);
     weir_deadline_set(cache, seq, 0);
     unqueue_event(cache, seq);
-    /* The last page first: leaves become candidates before their parents. */
-    for (uint32_t i = seq->n_pages; i-- > 0;)
-        let_go(cache, seq, &seq->pages[i]);
+    weir_tail_forget(cache, seq);
+    weir_seq_keep_pages(cache, seq, 0);
     weir_seq_clear_spans(cache, seq);
     weir_radix_release_root(cache->radix, seq->root);
     seq->id = 0;
-    seq->n_pages = 0;
     seq->closing = false;
     seq->free_next = cache->free_seq;
     cache->free_seq = seq_index(cache, seq);
@@ -236,11 +265,15 @@ int weir_seq_close(weir_seq *handle)
 
 /* A page that the index holds already. Its device copy is guarded, so that the
  * path below it stays whole; ours goes on serving this sequence alone. If it is
- * on the host only, our page becomes its device copy. */
+ * on the host only, our page becomes its device copy. It may be ours already, by a
+ * commit of the sequence that this one was forked off. */
 static void commit_onto(weir_cache *cache, struct seq_page *sp, int32_t ref, uint64_t writer)
 {
     struct entry *entry = &cache->entries[ref];
     sp->ref = ref;
+    cache->stats.committed_pages += entry->page[DEVICE] != sp->page;
+    if (entry->page[DEVICE] == sp->page)
+        return;
     if (entry->page[DEVICE]) {
         sp->guard = entry->page[DEVICE];
         weir_device_hold(cache, sp->guard);
@@ -257,6 +290,8 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
     seq->n_committed += seq->n_pending;
     seq->n_pending = 0;
     uint32_t full = (uint32_t)(seq->n_committed / cache->page_tokens);
+    if (load_is_running(cache, seq->tail_load) && full > seq->tail_index)
+        full = seq->tail_index;
     if (seq->detached || full <= seq->n_indexed)
         return;
 
@@ -280,6 +315,7 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
             commit_onto(cache, sp, ref, writer);
             continue;
         }
+        cache->stats.committed_pages++;
         weir_entry_make(cache, ref, first + i);
         weir_priority_grant(cache, ref, seq->priority, seq->ttl_ns);
         cache->entries[ref].writer = writer;
@@ -291,7 +327,6 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
     }
     weir_cancel_build_on(cache, &seq->joins);
     seq->n_indexed = full;
-    cache->stats.committed_pages += n;
     if (n_wanted)
         weir_write_queue(cache, cache->wanted, n_wanted);
 }
@@ -306,11 +341,12 @@ int weir_seq_commit(weir_seq handle, const int32_t *tokens, size_t n)
     if (seq->failed)
         return -EIO;
     size_t from = seq->n_committed + seq->n_pending;
-    size_t room = (size_t)seq->n_pages * cache->page_tokens - from;
+    size_t reserved = (size_t)seq->n_pages * cache->page_tokens;
+    size_t room = reserved > from ? reserved - from : 0;
     if (n > room)
         return weir_invalid(&cache->log, "seq_commit: n is %zu, pages are reserved for %zu more", n,
                             room);
-    if (!seq->in_step && seq->steps.newest == 0)
+    if (seq->born_of >= 0 || (!seq->in_step && seq->steps.newest < seq->first_step))
         return weir_invalid(&cache->log, "seq_commit: the sequence was in no step");
     size_t of_key = from < seq->n_key ? seq->n_key - from : 0;
     of_key = of_key < n ? of_key : n;
@@ -322,7 +358,7 @@ int weir_seq_commit(weir_seq handle, const int32_t *tokens, size_t n)
     if (tokens && memcmp(tokens, seq->tokens + from, of_key * sizeof *tokens) != 0)
         return weir_invalid(&cache->log, "seq_commit: tokens differ from the key's from %zu on",
                             from);
-    rc = grow_tokens(cache, seq, from + n);
+    rc = weir_seq_grow_tokens(cache, seq, from + n);
     if (rc)
         return rc;
     if (n > of_key)

@@ -46,8 +46,12 @@ int weir_step_add(weir_step step, weir_seq handle)
         return rc;
     if (seq->failed)
         return -EIO;
-    if (seq->n_pages == 0)
-        return weir_invalid(&cache->log, "step_add: the sequence has no pages, reserve first");
+    if (seq->born_of >= 0)
+        return -EBUSY;
+    if (seq->n_pages == 0 || (size_t)seq->n_pages * cache->page_tokens < seq->n_committed)
+        return weir_invalid(&cache->log,
+                            "step_add: the sequence has %u pages for %zu tokens, reserve first",
+                            seq->n_pages, seq->n_committed);
     if (seq->in_step)
         return 0;
     seq->in_step = true;
@@ -82,6 +86,8 @@ int weir_step_abort(weir_step *step)
         next = seq->step_next;
         seq->n_pending = 0;
         seq->n_tokens = seq->n_committed > seq->n_key ? seq->n_committed : seq->n_key;
+        if (seq->born_of >= 0)
+            weir_fork_undo(cache, seq);
         leave_step(cache, seq);
     }
     cache->step_open = false;
@@ -98,6 +104,7 @@ struct draft {
     weir_step_set load_fences;
     weir_step_set write_fences;
     weir_step_set joins;
+    uint32_t n_copies; /* in cache->copies */
 };
 
 /* Writes the members of a set that `keep` accepts to `steps`, ascending. */
@@ -112,23 +119,34 @@ static uint32_t list_steps(const weir_cache *cache, weir_step_set set, uint64_t 
     return n;
 }
 
-/* Starts the loads that the sequence is the first to need, joins the others. */
+static void settle_load(weir_cache *cache, struct seq *seq, int32_t page, struct flight *flight,
+                        struct draft *draft)
+{
+    const struct device_page *device_page = &cache->device_pages[page];
+    if (device_page->mover == MOVER_WAITING) {
+        weir_entry_order_load(cache, page, flight);
+        draft->load_fences = weir_step_set_merge(
+            draft->load_fences, weir_page_pool_steps(cache->tiers[DEVICE].pool, page));
+    }
+    if (device_page->mover > 0)
+        seq->joins = weir_step_set_add(seq->joins, cache->flights[device_page->mover - 1].id);
+}
+
+/* Starts the loads that the sequence is the first to need, joins the others. One
+ * that has failed in the open step needs none, but its kernels touch the pages: who
+ * loads them for others comes behind. */
 static void settle_loads(weir_cache *cache, struct seq *seq, struct flight *flight,
                          struct draft *draft)
 {
-    for (uint32_t i = 0; i < seq->n_load_scan && !seq->failed; i++) {
-        int32_t page = seq->pages[i].page;
-        int16_t *mover = &cache->device_pages[page].mover;
-        if (*mover == MOVER_WAITING) {
-            weir_entry_order_load(cache, page, flight);
-            draft->load_fences = weir_step_set_merge(
-                draft->load_fences, weir_page_pool_steps(cache->tiers[DEVICE].pool, page));
-        }
-        if (*mover > 0)
-            seq->joins = weir_step_set_add(seq->joins, cache->flights[*mover - 1].id);
-    }
-    if (!seq->failed)
-        seq->n_load_scan = 0;
+    for (uint32_t i = 0; i < seq->n_load_scan && seq->failed; i++)
+        weir_page_pool_add_steps(cache->tiers[DEVICE].pool, seq->pages[i].page, &seq->steps);
+    if (seq->failed)
+        return;
+    for (uint32_t i = 0; i < seq->n_load_scan; i++)
+        settle_load(cache, seq, seq->pages[i].page, flight, draft);
+    seq->n_load_scan = 0;
+    if (seq->source.page)
+        settle_load(cache, seq, seq->source.page, flight, draft);
     draft->joins = weir_step_set_merge(draft->joins, seq->joins);
 }
 
@@ -203,6 +221,8 @@ static int write_order(weir_cache *cache, const struct draft *draft, struct flig
         .writes = cache->moves[HOST],
         .cancels = cache->cancels,
         .n_cancels = weir_cancel_list(cache, draft->step),
+        .copies = cache->copies,
+        .n_copies = draft->n_copies,
     };
     order.n_fences = list_steps(cache, draft->fences, draft->step - 1, is_before, fences);
     order.n_joins = list_steps(cache, draft->joins, draft->step - 1, is_joined, joins);
@@ -232,16 +252,21 @@ int weir_step_end(weir_step *step, const void **order, size_t *bytes)
     struct draft draft = { .step = step->id };
     struct flight *flight = &cache->flights[draft.step % cache->max_steps];
     flight->id = draft.step;
-    flight->built_on = flight->unwanted = flight->cancelled = false;
+    flight->built_on = flight->unwanted = flight->cancelled = flight->load_copied = false;
     flight->n_wanted = 0;
     for (int32_t i = cache->step_first; i >= 0; i = cache->seqs[i].step_next) {
         struct seq *seq = &cache->seqs[i];
+        if (seq->born_of >= 0) {
+            weir_fork_settle(cache, seq, draft.step);
+            continue;
+        }
         /* The step that used the sequence last has waited for those before. */
         draft.fences = weir_step_set_merge(draft.fences, seq->fences);
         draft.fences = weir_step_set_add(draft.fences, seq->steps.newest);
         seq->fences = (weir_step_set){ 0 };
         seq->steps = weir_step_set_add(seq->steps, draft.step);
         settle_loads(cache, seq, flight, &draft);
+        weir_tail_settle(cache, seq, draft.step, &draft.fences, cache->copies, &draft.n_copies);
     }
     if (flight->loads.count)
         weir_run_count(cache, &flight->loads, &cache->stats.load_runs,
@@ -257,6 +282,7 @@ int weir_step_end(weir_step *step, const void **order, size_t *bytes)
         struct seq *seq = &cache->seqs[i];
         next = seq->step_next;
         weir_seq_apply_commit(cache, seq, draft.step);
+        seq->born_of = -1;
         leave_step(cache, seq);
     }
     struct write_back *write = take_writes(cache, &draft);

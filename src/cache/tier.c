@@ -307,6 +307,8 @@ void weir_tier_alloc(weir_cache *cache, enum tier_id id, uint32_t n, int32_t aft
     /* First all copies go, then the entries that are left without any: one may
      * lie below another. */
     for (uint32_t i = 0; i < n; i++) {
+        if (id == DEVICE)
+            cache->device_pages[tier->pages[i]].tail_step = 0;
         if (tier->owners[i] == WEIR_NO_OWNER)
             continue;
         weir_tier_lose(cache, id, tier->owners[i]);

@@ -244,6 +244,7 @@ const struct weir_device_ops weir_cpu_ops = {
     .transfer_bytes = transfer_bytes,
     .transfer_tune = transfer_tune,
     .copy = weir_cpu_copy,
+    .copy_pages = weir_cpu_copy_pages,
     .gather_prepare = weir_cpu_gather_prepare,
     .gather_release = weir_cpu_gather_release,
     .gather_launch = weir_cpu_gather_launch,

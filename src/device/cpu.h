@@ -12,7 +12,7 @@
  *                                            └ only heads, each when its stream
  *                                              is idle and its wait is over
  *
- *   an op's life (core in cpu_schedule.c, bodies in cpu_copy.c):
+ *   an op's life (core in cpu_schedule.c, bodies in cpu_copy*.c):
  *
  *     submit   lock     the op gets the host's clock and its place in a queue
  *     start    lock     leaves its queue; clocks joined, accesses checked
@@ -57,8 +57,8 @@ struct weir_event {
     struct weir_cpu_point *newest; /* NULL: never recorded */
 };
 
-/* What a copy's layers share (runs), or a launch brings along (accesses, or its
- * argument). */
+/* What a copy's layers share (runs, pairs of pages), or a launch brings along
+ * (accesses, or its argument). */
 struct weir_cpu_payload {
     uint32_t refs;
     uint32_t size_class;
@@ -68,18 +68,19 @@ struct weir_cpu_payload {
 
 enum weir_cpu_op_kind {
     WEIR_CPU_OP_COPY,
+    WEIR_CPU_OP_COPY_PAGES,
     WEIR_CPU_OP_LAUNCH,
     WEIR_CPU_OP_MARK, /* record an event, write a word */
     WEIR_CPU_OP_WAIT_EVENT,
     WEIR_CPU_OP_WAIT_WORD
 };
 
-/* One layer of a copy. */
+/* One layer of a copy, by runs or within the device. */
 struct weir_cpu_copy {
     const struct weir_geometry *geometry;
     enum weir_direction direction;
     uint32_t layer;
-    uint32_t n_runs;
+    uint32_t n_runs; /* or pairs of pages */
     uint32_t device_pool;
     uint32_t host_pool;
     uint32_t shared_pool;
@@ -322,5 +323,20 @@ void weir_cpu_copy_check(struct weir_cpu_device *device, const struct weir_cpu_o
 /* The two ends of a copy. Without the lock. */
 void weir_cpu_copy_begin(const struct weir_cpu_op *op);
 void weir_cpu_copy_end(const struct weir_cpu_op *op);
+
+/* The same of one 2-D copy. The key is the copy's own. */
+void weir_cpu_piece_begin(const struct weir_copy *copy, enum weir_direction direction,
+                          uint64_t key);
+void weir_cpu_piece_end(const struct weir_copy *copy, enum weir_direction direction, uint64_t key);
+
+/* ---- cpu_copy_pages.c ----------------------------------------------------- */
+
+int weir_cpu_copy_pages(weir_device *base, weir_stream *stream,
+                        const struct weir_page_copies *copies);
+/* As of a copy by plan. */
+void weir_cpu_pages_check(struct weir_cpu_device *device, const struct weir_cpu_op *op,
+                          const struct weir_cpu_accessor *accessor);
+void weir_cpu_pages_begin(const struct weir_cpu_op *op);
+void weir_cpu_pages_end(const struct weir_cpu_op *op);
 
 #endif

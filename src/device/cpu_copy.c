@@ -64,7 +64,7 @@ static uint64_t words_per_row(const struct weir_copy *copy)
     return (copy->row_bytes + 7) / 8;
 }
 
-static void begin_copy(const struct weir_copy *copy, enum weir_direction direction, uint64_t key)
+void weir_cpu_piece_begin(const struct weir_copy *copy, enum weir_direction direction, uint64_t key)
 {
     struct side side = side_of(copy, direction);
     bool read_now = key & 1;
@@ -84,7 +84,7 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-static void end_copy(const struct weir_copy *copy, enum weir_direction direction, uint64_t key)
+void weir_cpu_piece_end(const struct weir_copy *copy, enum weir_direction direction, uint64_t key)
 {
     struct side side = side_of(copy, direction);
     bool read_before = key & 1;
@@ -131,12 +131,12 @@ static void each_copy(const struct weir_cpu_op *op,
 
 void weir_cpu_copy_begin(const struct weir_cpu_op *op)
 {
-    each_copy(op, begin_copy);
+    each_copy(op, weir_cpu_piece_begin);
 }
 
 void weir_cpu_copy_end(const struct weir_cpu_op *op)
 {
-    each_copy(op, end_copy);
+    each_copy(op, weir_cpu_piece_end);
 }
 
 /* ---- The race check ------------------------------------------------------ */

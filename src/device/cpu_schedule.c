@@ -142,8 +142,15 @@ static void check(struct weir_cpu_device *device, const struct weir_cpu_op *op)
     struct weir_cpu_accessor accessor = { stream->clock, stream->component };
     if (op->kind == WEIR_CPU_OP_COPY)
         weir_cpu_copy_check(device, op, &accessor);
+    else if (op->kind == WEIR_CPU_OP_COPY_PAGES)
+        weir_cpu_pages_check(device, op, &accessor);
     else if (op->kind == WEIR_CPU_OP_LAUNCH)
         check_launch(&device->race, op, &accessor);
+}
+
+static bool is_copy(const struct weir_cpu_op *op)
+{
+    return op->kind == WEIR_CPU_OP_COPY || op->kind == WEIR_CPU_OP_COPY_PAGES;
 }
 
 void weir_cpu_start(struct weir_cpu_device *device, struct weir_cpu_op *op)
@@ -151,9 +158,9 @@ void weir_cpu_start(struct weir_cpu_device *device, struct weir_cpu_op *op)
     dispatch(op);
     if (device->race.enabled)
         check(device, op);
-    if (op->kind == WEIR_CPU_OP_COPY) {
+    if (is_copy(op)) {
         op->seed = weir_cpu_random(&op->stream->random);
-        if (device->seed == 0)
+        if (device->seed == 0 && op->kind == WEIR_CPU_OP_COPY)
             op->end_ns = weir_cpu_link_take(&device->links[op->copy.direction], op->copy.bytes);
     }
 }
@@ -168,10 +175,13 @@ static void wait_for_link(struct weir_cpu_device *device, const struct weir_cpu_
 
 void weir_cpu_begin(struct weir_cpu_device *device, struct weir_cpu_op *op)
 {
-    if (op->kind != WEIR_CPU_OP_COPY)
+    if (!is_copy(op))
         return;
     pthread_mutex_unlock(&device->lock);
-    weir_cpu_copy_begin(op);
+    if (op->kind == WEIR_CPU_OP_COPY)
+        weir_cpu_copy_begin(op);
+    else
+        weir_cpu_pages_begin(op);
     pthread_mutex_lock(&device->lock);
     if (op->end_ns)
         wait_for_link(device, op);
@@ -179,12 +189,13 @@ void weir_cpu_begin(struct weir_cpu_device *device, struct weir_cpu_op *op)
 
 void weir_cpu_end(struct weir_cpu_device *device, struct weir_cpu_op *op)
 {
-    if (atomic_load(&device->lost) ||
-        (op->kind != WEIR_CPU_OP_COPY && op->kind != WEIR_CPU_OP_LAUNCH))
+    if (atomic_load(&device->lost) || (!is_copy(op) && op->kind != WEIR_CPU_OP_LAUNCH))
         return;
     pthread_mutex_unlock(&device->lock);
     if (op->kind == WEIR_CPU_OP_COPY)
         weir_cpu_copy_end(op);
+    else if (op->kind == WEIR_CPU_OP_COPY_PAGES)
+        weir_cpu_pages_end(op);
     else
         op->launch.fn(op->launch.arg);
     pthread_mutex_lock(&device->lock);

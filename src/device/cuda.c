@@ -165,6 +165,7 @@ static const struct weir_device_ops cuda_ops = {
     .transfer_bytes = weir_cuda_transfer_bytes,
     .transfer_tune = weir_cuda_transfer_tune,
     .copy = weir_cuda_copy,
+    .copy_pages = weir_cuda_copy_pages,
     .copy_rows = weir_cuda_copy_rows,
     .gather_prepare = weir_cuda_gather_prepare,
     .gather_release = weir_cuda_gather_release,

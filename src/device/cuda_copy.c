@@ -265,6 +265,42 @@ int weir_cuda_copy(weir_device *base, weir_stream *stream, const struct weir_tra
     return rc;
 }
 
+/* The list of pages travels in the stream, once: a graph would repeat what it finds
+ * there then. */
+static int refuse_capture(struct weir_cuda_device *device, weir_stream *stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    int rc = weir_cuda_capture_status(device, (CUstream)stream, &status);
+    return rc == 0 && status != CU_STREAM_CAPTURE_STATUS_NONE ? -ENOTSUP : rc;
+}
+
+int weir_cuda_copy_pages(weir_device *base, weir_stream *stream,
+                         const struct weir_page_copies *copies)
+{
+    int rc = weir_cuda_check_stream(base, stream, "copy pages");
+    if (rc == 0)
+        rc = weir_page_copies_check(copies, &base->log);
+    if (rc)
+        return rc;
+    if (!copies->state)
+        return weir_invalid(&base->log, "copy pages: state is NULL, must be from transfer_prepare");
+    struct weir_cuda_device *device = weir_cuda_from(base);
+    CUstreamCaptureMode mode;
+    rc = weir_cuda_enter(device, &mode);
+    if (rc)
+        return rc;
+    const struct weir_cuda_transfer *state = copies->state;
+    rc = refuse_capture(device, stream);
+    if (rc == 0 && copies->n > 0) {
+        rc = weir_cuda_kernels_copy_within(state->pages, (CUstream)stream, copies->copies,
+                                           copies->n);
+        if (rc == -ENOTSUP || rc == -E2BIG || rc == -EAGAIN)
+            rc = weir_cuda_copy_engine_pages(device, stream, copies);
+    }
+    weir_cuda_leave(device, mode);
+    return rc;
+}
+
 int weir_cuda_copy_rows(weir_device *base, weir_stream *stream, const weir_copy_rows_params *params,
                         bool tables)
 {

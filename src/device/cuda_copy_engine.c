@@ -106,18 +106,23 @@ static int copy_2d(struct pass *pass, const struct weir_copy *copy)
 
 /* ---- Pieces ---------------------------------------------------------------- */
 
+static int put_piece(struct pass *pass, uint64_t to, uint64_t from, uint64_t bytes)
+{
+    struct weir_cuda_batch *batch = bytes < TINY ? &pass->state->small : &pass->state->large;
+    batch->to[batch->n] = to;
+    batch->from[batch->n] = from;
+    batch->bytes[batch->n] = bytes;
+    return ++batch->n < WEIR_CUDA_BATCH ? 0 : flush(pass, batch);
+}
+
 static int add_piece(struct pass *pass, uint64_t device, uint64_t host, uint64_t bytes)
 {
     CUdeviceptr alias;
     int rc = weir_cuda_alias(pass->device, host, bytes, &alias);
     if (rc)
         return rc;
-    struct weir_cuda_batch *batch = bytes < TINY ? &pass->state->small : &pass->state->large;
-    bool load = pass->transfer->direction == WEIR_LOAD;
-    batch->to[batch->n] = load ? device : alias;
-    batch->from[batch->n] = load ? alias : device;
-    batch->bytes[batch->n] = bytes;
-    return ++batch->n < WEIR_CUDA_BATCH ? 0 : flush(pass, batch);
+    return pass->transfer->direction == WEIR_LOAD ? put_piece(pass, device, alias, bytes)
+                                                  : put_piece(pass, alias, device, bytes);
 }
 
 /* Pieces of one size but for the last, so that none is tiny that need not be. */
@@ -184,9 +189,9 @@ static int add_layer(struct pass *pass, uint32_t layer)
     return 0;
 }
 
-static int copy_layer(struct pass *pass, uint32_t layer)
+/* Enqueues what was gathered, if that went well; leaves nothing behind. */
+static int flush_all(struct pass *pass, int rc)
 {
-    int rc = add_layer(pass, layer);
     if (rc == 0)
         rc = flush(pass, &pass->state->large);
     if (rc == 0)
@@ -223,6 +228,33 @@ int weir_cuda_copy_engine(struct weir_cuda_device *device, weir_stream *stream,
     };
     int rc = ask_for_batches(&pass);
     for (uint32_t layer = layer_begin; layer < layer_end && !rc; layer++)
-        rc = copy_layer(&pass, layer);
+        rc = flush_all(&pass, add_layer(&pass, layer));
     return rc;
+}
+
+/* ---- Within the device ------------------------------------------------------ */
+
+static int add_pages(struct pass *pass, const struct weir_page_copies *copies, uint32_t tensor,
+                     uint32_t layer)
+{
+    const struct weir_geometry *g = copies->geometry;
+    int rc = 0;
+    if (g->layer_index[(size_t)tensor * g->n_layers + layer] < 0)
+        return 0;
+    for (uint32_t i = 0; i < copies->n && !rc; i++)
+        rc = put_piece(pass, weir_geometry_device(g, tensor, layer, copies->copies[i].to),
+                       weir_geometry_device(g, tensor, layer, copies->copies[i].from),
+                       g->tensors[tensor].page_bytes);
+    return rc;
+}
+
+int weir_cuda_copy_engine_pages(struct weir_cuda_device *device, weir_stream *stream,
+                                const struct weir_page_copies *copies)
+{
+    struct pass pass = { .device = device, .stream = (CUstream)stream, .state = copies->state };
+    int rc = ask_for_batches(&pass);
+    for (uint32_t layer = 0; layer < copies->geometry->n_layers && !rc; layer++)
+        for (uint32_t tensor = 0; tensor < copies->geometry->n_tensors && !rc; tensor++)
+            rc = add_pages(&pass, copies, tensor, layer);
+    return flush_all(&pass, rc);
 }

@@ -170,4 +170,10 @@ int weir_cuda_copy_engine(struct weir_cuda_device *device, weir_stream *stream,
                           const struct weir_transfer *transfer, uint32_t layer_begin,
                           uint32_t layer_end);
 
+int weir_cuda_copy_pages(weir_device *base, weir_stream *stream,
+                         const struct weir_page_copies *copies);
+/* Copies within the device, likewise. */
+int weir_cuda_copy_engine_pages(struct weir_cuda_device *device, weir_stream *stream,
+                                const struct weir_page_copies *copies);
+
 #endif

@@ -8,10 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Transfers by kernel: the tables of a geometry and the rings of page lists. */
+/* Transfers by kernel: the tables of a geometry and the rings of page lists. Copies
+ * within the device are loads from a host tier that lies on the device pages. */
 
 #define SLOTS 64u
 #define BLOCK_ALIGN 256u
+
+/* The third ring, after those of the directions. */
+#define WITHIN 2u
+#define RINGS 3u
 
 /* The lists of one direction. Slot s % SLOTS belongs to list s; lists end in the
  * order of their numbers as far as anyone here can tell: later room is reused
@@ -37,11 +42,12 @@ struct weir_cuda_pages {
     CUdeviceptr device;
     uint64_t bytes;
     uint64_t planes_at;
+    uint64_t within_at; /* the same planes, with the device in the host's place */
     uint64_t layers_at;
     uint32_t n_maps;
-    uint32_t capacity;         /* of a ring of pages; a power of two */
-    bool aligned;              /* every address, stride and length is a multiple of 16 */
-    struct list_ring rings[2]; /* by weir_direction */
+    uint32_t capacity;             /* of a ring of pages; a power of two */
+    bool aligned;                  /* every address, stride and length is a multiple of 16 */
+    struct list_ring rings[RINGS]; /* by weir_direction, and WITHIN */
 };
 
 /* ---- Tables -------------------------------------------------------------- */
@@ -59,12 +65,13 @@ static uint64_t lay_out(struct weir_cuda_pages *p)
     uint64_t at = 0;
     take(&at, g->n_tensors * sizeof(struct weir_tensor_map));
     p->planes_at = take(&at, g->n_planes * sizeof(struct weir_copy_plane));
+    p->within_at = take(&at, g->n_planes * sizeof(struct weir_copy_plane));
     p->layers_at = take(&at, (g->n_layers + 1) * sizeof(uint32_t));
     for (uint32_t i = 0; i < 2; i++)
         p->rings[i].arrivals_at = take(&at, (uint64_t)SLOTS * g->n_layers * sizeof(uint32_t));
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < RINGS; i++)
         p->rings[i].pages_at = take(&at, (uint64_t)p->capacity * sizeof(struct weir_page_pair));
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < RINGS; i++)
         p->rings[i].words_at = take(&at, SLOTS * sizeof(uint32_t));
     return at;
 }
@@ -97,6 +104,18 @@ static void fill_plane(struct weir_cuda_pages *p, uint32_t tensor, uint32_t laye
     p->aligned = p->aligned && bits % 16 == 0;
 }
 
+static struct weir_copy_plane plane_within(const struct weir_copy_plane *plane, uint64_t page_bytes)
+{
+    return (struct weir_copy_plane){
+        .device_base = plane->device_base,
+        .device_stride = plane->device_stride,
+        .host_base = plane->device_base + plane->device_stride, /* of page 1 */
+        .host_stride = plane->device_stride,
+        .unit_bytes = page_bytes,
+        .units = 1,
+    };
+}
+
 /* A map of a tensor whose rows are apart: the whole host pool, rows of all
  * tokens of all pages one stride from each other. */
 static uint32_t make_map(struct weir_cuda_pages *p, uint32_t tensor, struct weir_tensor_map *map)
@@ -117,6 +136,7 @@ static void fill_tables(struct weir_cuda_pages *p)
     const struct weir_geometry *g = p->geometry;
     struct weir_tensor_map *maps = (struct weir_tensor_map *)p->pinned;
     struct weir_copy_plane *planes = (struct weir_copy_plane *)(p->pinned + p->planes_at);
+    struct weir_copy_plane *within = (struct weir_copy_plane *)(p->pinned + p->within_at);
     uint32_t *plane_begin = (uint32_t *)(p->pinned + p->layers_at);
     uint32_t box_rows[WEIR_MAX_TENSORS];
     p->aligned = true;
@@ -133,7 +153,9 @@ static void fill_tables(struct weir_cuda_pages *p)
             if (index < 0)
                 continue;
             fill_plane(p, tensor, layer, (uint32_t)index, &planes[n]);
-            planes[n++].box_rows = box_rows[tensor];
+            planes[n].box_rows = box_rows[tensor];
+            within[n] = plane_within(&planes[n], g->tensors[tensor].page_bytes);
+            n++;
         }
     }
     plane_begin[g->n_layers] = n;
@@ -232,15 +254,19 @@ static void retire_oldest(struct list_ring *ring)
     ring->ended++;
 }
 
-/* Frees what has ended; waits until n pages and a slot are free. */
+/* Frees what has ended; whether n pages and a slot are free then. */
+static bool has_room(struct weir_cuda_pages *p, struct list_ring *ring, uint32_t n)
+{
+    while (ring->ended != ring->begun && has_ended(p, ring, ring->ended))
+        retire_oldest(ring);
+    return ring->begun - ring->ended < SLOTS && ring->used + n <= p->capacity;
+}
+
+/* Waits until n pages and a slot are free. */
 static int make_room(struct weir_cuda_pages *p, struct list_ring *ring, uint32_t n)
 {
     struct weir_cuda_device *device = p->kernels->device;
-    for (;;) {
-        while (ring->ended != ring->begun && has_ended(p, ring, ring->ended))
-            retire_oldest(ring);
-        if (ring->begun - ring->ended < SLOTS && ring->used + n <= p->capacity)
-            return 0;
+    while (!has_room(p, ring, n)) {
         CUstream stream = ring->slots[ring->ended % SLOTS].stream;
         int rc = weir_cuda_result(device, "cuStreamSynchronize",
                                   device->driver->cuStreamSynchronize(stream));
@@ -248,6 +274,7 @@ static int make_room(struct weir_cuda_pages *p, struct list_ring *ring, uint32_t
             return rc;
         retire_oldest(ring);
     }
+    return 0;
 }
 
 static void write_pages(struct weir_cuda_pages *p, const struct list_ring *ring,
@@ -294,6 +321,28 @@ static uint64_t count_pages(const struct weir_transfer *transfer)
     return n;
 }
 
+/* Uploads the n pages that were written for the list. */
+static int open_list(struct weir_cuda_list *list, uint32_t n)
+{
+    struct weir_cuda_pages *p = list->pages;
+    struct list_ring *ring = &p->rings[list->ring];
+    int rc = upload_pages(p, ring, list->stream, n);
+    if (rc) {
+        /* Half of the list may be on its way: nothing may follow it there. */
+        (void)p->kernels->device->driver->cuStreamSynchronize(list->stream);
+        return rc;
+    }
+    list->number = ring->begun;
+    list->first = ring->head;
+    list->n_pages = n;
+    ring->slots[list->number % SLOTS].n_pages = n;
+    ring->slots[list->number % SLOTS].stream = list->stream;
+    ring->begun++;
+    ring->head += n;
+    ring->used += n;
+    return 0;
+}
+
 int weir_cuda_list_begin(struct weir_cuda_list *list, struct weir_cuda_pages *pages,
                          CUstream stream, const struct weir_transfer *transfer)
 {
@@ -309,30 +358,16 @@ int weir_cuda_list_begin(struct weir_cuda_list *list, struct weir_cuda_pages *pa
     if (rc)
         return rc;
     write_pages(pages, ring, transfer);
-    rc = upload_pages(pages, ring, stream, (uint32_t)n);
-    if (rc) {
-        /* Half of the list may be on its way: nothing may follow it there. */
-        (void)device->driver->cuStreamSynchronize(stream);
-        return rc;
-    }
-    *list = (struct weir_cuda_list){ .pages = pages,
-                                     .transfer = transfer,
-                                     .stream = stream,
-                                     .number = ring->begun,
-                                     .first = ring->head,
-                                     .n_pages = (uint32_t)n };
-    ring->slots[list->number % SLOTS].n_pages = (uint32_t)n;
-    ring->slots[list->number % SLOTS].stream = stream;
-    ring->begun++;
-    ring->head += (uint32_t)n;
-    ring->used += (uint32_t)n;
-    return 0;
+    *list = (struct weir_cuda_list){
+        .pages = pages, .transfer = transfer, .ring = transfer->direction, .stream = stream
+    };
+    return open_list(list, (uint32_t)n);
 }
 
 void weir_cuda_list_end(struct weir_cuda_list *list)
 {
     struct weir_cuda_device *device = list->pages->kernels->device;
-    const struct list_ring *ring = &list->pages->rings[list->transfer->direction];
+    const struct list_ring *ring = &list->pages->rings[list->ring];
     uint32_t *word = word_of(list->pages, ring, list->number);
     uint32_t value = list->number + 1;
     if (weir_cuda_result(device, "cuStreamWriteValue32",
@@ -384,7 +419,7 @@ int weir_cuda_list_launch(const struct weir_cuda_list *list, uint32_t layer_begi
     const struct weir_cuda_pages *p = list->pages;
     const struct weir_geometry *g = p->geometry;
     const struct weir_transfer *transfer = list->transfer;
-    const struct list_ring *ring = &p->rings[transfer->direction];
+    const struct list_ring *ring = &p->rings[list->ring];
     if (layer_begin == layer_end)
         return 0;
     struct weir_cuda_grid grid;
@@ -430,6 +465,74 @@ int weir_cuda_kernels_copy(struct weir_cuda_pages *pages, CUstream stream,
     if (rc)
         return rc;
     rc = weir_cuda_list_launch(&list, layer_begin, layer_end, launch, publish);
+    weir_cuda_list_end(&list);
+    return rc;
+}
+
+/* ---- Within the device ----------------------------------------------------- */
+
+/* The stream has nothing else to do meanwhile: a CTA for so many bytes. */
+#define BYTES_OF_A_CTA (UINT64_C(512) << 10)
+#define MAX_WITHIN_CTAS 64u
+
+static int launch_within(const struct weir_cuda_list *list)
+{
+    const struct weir_cuda_pages *p = list->pages;
+    const struct weir_geometry *g = p->geometry;
+    uint64_t ctas = list->n_pages * g->page_bytes / BYTES_OF_A_CTA + 1;
+    const struct weir_launch launch = {
+        .engine = WEIR_ENGINE_VECTOR,
+        .ctas = (uint32_t)(ctas < MAX_WITHIN_CTAS ? ctas : MAX_WITHIN_CTAS),
+    };
+    struct weir_cuda_grid grid;
+    int rc = weir_cuda_kernels_grid(p->kernels, WEIR_KERNEL_PAGES_TMA, WEIR_KERNEL_PAGES_VECTOR,
+                                    &launch, "copy pages", &grid);
+    if (rc)
+        return rc;
+    struct weir_pages_args args = {
+        .planes = (const struct weir_copy_plane *)(uintptr_t)(p->device + p->within_at),
+        .plane_begin = (const uint32_t *)(uintptr_t)(p->device + p->layers_at),
+        .pages = (const struct weir_page_pair *)(uintptr_t)(p->device + p->rings[WITHIN].pages_at),
+        .first = list->first,
+        .mask = p->capacity - 1,
+        .n_pages = list->n_pages,
+        .layer_end = g->n_layers,
+        .segment_pages = g->device_pages,
+        .segment_magic = WEIR_MAGIC(g->device_pages),
+        .page_tokens = g->page_tokens,
+        .load = 1,
+    };
+    return weir_cuda_kernels_launch(p->kernels, &grid, list->stream, &args);
+}
+
+/* Whether the kernel can number the chunks of a copy of whole pages. */
+static bool within_is_countable(const struct weir_geometry *g, uint32_t n)
+{
+    for (uint32_t i = 0; i < g->n_tensors; i++)
+        if (g->tensors[i].page_bytes / WEIR_VECTOR_CHUNK_BYTES + 1 > UINT32_MAX / n)
+            return false;
+    return true;
+}
+
+int weir_cuda_kernels_copy_within(struct weir_cuda_pages *pages, CUstream stream,
+                                  const weir_page_copy *copies, uint32_t n)
+{
+    if (!pages)
+        return -ENOTSUP;
+    struct list_ring *ring = &pages->rings[WITHIN];
+    if (n > pages->capacity || !within_is_countable(pages->geometry, n))
+        return -E2BIG;
+    if (!has_room(pages, ring, n))
+        return -EAGAIN;
+    struct weir_page_pair *pairs = (struct weir_page_pair *)(pages->pinned + ring->pages_at);
+    for (uint32_t i = 0; i < n; i++)
+        pairs[(ring->head + i) & (pages->capacity - 1)] =
+            (struct weir_page_pair){ copies[i].to.id, copies[i].from.id };
+    struct weir_cuda_list list = { .pages = pages, .ring = WITHIN, .stream = stream };
+    int rc = open_list(&list, n);
+    if (rc)
+        return rc;
+    rc = launch_within(&list);
     weir_cuda_list_end(&list);
     return rc;
 }

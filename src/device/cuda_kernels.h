@@ -21,6 +21,9 @@
  *     launch   any number of times, over ranges of layers
  *     end      the stream writes the slot's word: slot and room are free again
  *
+ * A third ring holds the lists of copies within the device, which have no words to
+ * publish and so no arrivals.
+ *
  * Bounds: 64 lists and min(device_pages, host_pages) pages, rounded up to a
  * power of two, are in flight a direction. Beyond them begin blocks until the
  * oldest list has ended. A cache never comes there by pages: a page is in one
@@ -75,9 +78,10 @@ struct weir_launch {
 /* A list of pages between begin and end. */
 struct weir_cuda_list {
     struct weir_cuda_pages *pages;
-    const struct weir_transfer *transfer;
+    const struct weir_transfer *transfer; /* NULL: copies within the device */
     CUstream stream;
-    uint32_t number; /* of its direction's lists */
+    uint32_t ring;
+    uint32_t number; /* of its ring's lists */
     uint32_t first;  /* page in the ring */
     uint32_t n_pages;
 };
@@ -123,6 +127,11 @@ void weir_cuda_list_end(struct weir_cuda_list *list);
 int weir_cuda_kernels_copy(struct weir_cuda_pages *pages, CUstream stream,
                            const struct weir_transfer *transfer, uint32_t layer_begin,
                            uint32_t layer_end, const struct weir_launch *launch, bool publish);
+
+/* Copies n pages, 1 or more, within the device. Never waits for room. -ENOTSUP, -E2BIG,
+ * -EAGAIN: not by a kernel, or not now, and nothing was enqueued. */
+int weir_cuda_kernels_copy_within(struct weir_cuda_pages *pages, CUstream stream,
+                                  const weir_page_copy *copies, uint32_t n);
 
 /* Rows by index, for weir_copy_rows; pre: checked, n_rows and n_layers above 0.
  * `tables`: buffers are tables. -ENOTSUP, -EINVAL: the launch. */

@@ -13,7 +13,7 @@
  * General rules, for every function:
  *   - Returns 0 or -errno; out-parameters are written on success only. A call
  *     that fails has enqueued nothing, except `copy`, which says how far it
- *     came.
+ *     came, and `copy_pages`.
  *   - Enqueueing returns before the work runs. Work of one stream runs in
  *     order; work of different streams runs concurrently unless an event or a
  *     word orders it.
@@ -83,6 +83,25 @@ struct weir_transfer {
     bool exclusive_sms;
     void *state;
 };
+
+/* Pages copied within the device: all tensors of all layers of copies[0..n-1], each
+ * from its first page to its second. What must come before is for the caller to
+ * order; `load` is not looked at.
+ *
+ *   copies       copied before the call returns; no page is the target of two, or
+ *                the target of one and the source of another
+ *   geometry, device_pool, state
+ *                as of a transfer */
+struct weir_page_copies {
+    const struct weir_geometry *geometry;
+    const weir_page_copy *copies;
+    uint32_t n;
+    uint32_t device_pool;
+    void *state;
+};
+
+/* -EINVAL, with a log line that names the field: a page that does not exist. */
+int weir_page_copies_check(const struct weir_page_copies *copies, const weir_log *log);
 
 /* -EINVAL, with a log line that names the field, for a transfer that no device
  * could run: a layer or a page that does not exist, a run across segments. Sets
@@ -180,6 +199,11 @@ struct weir_device_ops {
      * in both cases. */
     int (*copy)(weir_device *device, weir_stream *stream, const struct weir_transfer *transfer,
                 uint32_t *enqueued);
+
+    /* Enqueues copies within the device. After a failure some of them may run.
+     * -ENOTSUP: not while `stream` is captured. */
+    int (*copy_pages)(weir_device *device, weir_stream *stream,
+                      const struct weir_page_copies *copies);
 
     /* Rows by index; NULL: the device cannot. Pre: weir_copy_rows_check. */
     int (*copy_rows)(weir_device *device, weir_stream *stream, const weir_copy_rows_params *params,

@@ -42,3 +42,21 @@ int weir_transfer_check(const struct weir_transfer *transfer, uint32_t *enqueued
     }
     return 0;
 }
+
+static bool is_page(const struct weir_geometry *g, weir_device_page page)
+{
+    return page.id >= 1 && (uint32_t)page.id <= g->device_pages;
+}
+
+int weir_page_copies_check(const struct weir_page_copies *copies, const weir_log *log)
+{
+    if (!copies || !copies->geometry || (copies->n && !copies->copies))
+        return weir_invalid(log, "copy pages: copies, their geometry or their pages are NULL");
+    for (uint32_t i = 0; i < copies->n; i++) {
+        const weir_page_copy *copy = &copies->copies[i];
+        if (!is_page(copies->geometry, copy->from) || !is_page(copies->geometry, copy->to))
+            return weir_invalid(log, "copy pages: copy %u is from %d to %d, must be in 1..%u", i,
+                                copy->from.id, copy->to.id, copies->geometry->device_pages);
+    }
+    return 0;
+}

@@ -179,6 +179,12 @@ int weir_radix_hold_root(weir_radix *radix, const weir_field *fields, size_t n_f
     return 0;
 }
 
+void weir_radix_keep_root(weir_radix *radix, int32_t root)
+{
+    if (radix && weir_roots_has(radix->roots, root))
+        weir_roots_hold(radix->roots, root);
+}
+
 void weir_radix_release_root(weir_radix *radix, int32_t root)
 {
     if (radix)

@@ -15,10 +15,11 @@
  *
  *   frame   magic u32, version u32, bytes of the whole u64, checksum u64
  *   order   step u64, write_ticket u64, device_pages u32, host_pages u32,
- *           n_fences … n_cancels 7 x u32, unused u32,
+ *           n_fences … n_copies 8 x u32,
  *           fences, load_fences, write_fences, joins     u64 each
  *           loads, writes                                device i32, host i32
  *           cancels                                      number u64, kind u32, unused u32
+ *           copies                                       from i32, to i32, load u64
  *   report  n_items u64,
  *           items                                        number u64, rc i32, kind u32
  *
@@ -48,7 +49,7 @@ struct order_head {
     uint32_t n_loads;
     uint32_t n_writes;
     uint32_t n_cancels;
-    uint32_t unused;
+    uint32_t n_copies;
 };
 
 struct report_head {
@@ -59,7 +60,7 @@ struct report_head {
 _Static_assert(sizeof(struct order_head) == 80 && sizeof(struct report_head) == 32,
                "heads without padding");
 _Static_assert(sizeof(weir_move) == 8 && sizeof(weir_report_item) == 16 &&
-                   sizeof(weir_cancel) == 16,
+                   sizeof(weir_cancel) == 16 && sizeof(weir_page_copy) == 16,
                "items without padding");
 
 #define MAX_REPORT_ITEMS ((SIZE_MAX - sizeof(struct report_head)) / sizeof(weir_report_item))
@@ -185,6 +186,55 @@ static int check_cancels(const weir_order *o, const weir_log *log)
     return 0;
 }
 
+/* Whether the order begins or joins the load of this step. */
+static bool has_load(const weir_order *o, uint64_t step)
+{
+    if (step == o->step)
+        return o->n_loads > 0;
+    uint32_t first = 0;
+    for (uint32_t n = o->n_joins; n > 0;) {
+        uint32_t half = n / 2;
+        if (o->joins[first + half] < step) {
+            first += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return first < o->n_joins && o->joins[first] == step;
+}
+
+/* A cancelled load may be dropped, and nothing waits for it. */
+static bool cancels_load(const weir_order *o, uint64_t step)
+{
+    for (uint32_t i = 0; i < o->n_cancels && o->cancels[i].kind == WEIR_REPORT_LOAD; i++)
+        if (o->cancels[i].number == step)
+            return true;
+    return false;
+}
+
+/* The joins and the cancels have been checked. */
+static int check_copies(const weir_order *o, const weir_log *log)
+{
+    if (o->n_copies && !o->copies)
+        return weir_invalid(log, "order: copies must not be NULL with a count of %u", o->n_copies);
+    for (uint32_t i = 0; i < o->n_copies; i++) {
+        const weir_page_copy *copy = &o->copies[i];
+        if (!is_page(copy->from.id, o->device_pages) || !is_page(copy->to.id, o->device_pages) ||
+            copy->from.id == copy->to.id)
+            return weir_invalid(log,
+                                "order: copies[%u] is from %d to %d, must be two pages of 1..%u", i,
+                                copy->from.id, copy->to.id, o->device_pages);
+        if (copy->load && (!has_load(o, copy->load) || cancels_load(o, copy->load)))
+            return weir_invalid(log,
+                                "order: copies[%u].load is %" PRIu64
+                                ", must be 0 or a step whose load is begun or joined, and "
+                                "not cancelled",
+                                i, copy->load);
+    }
+    return 0;
+}
+
 static int check_order(const weir_order *o, const weir_log *log)
 {
     if (o->step == 0)
@@ -206,17 +256,20 @@ static int check_order(const weir_order *o, const weir_log *log)
         rc = check_moves("writes", o->writes, o->n_writes, o, log);
     if (!rc)
         rc = check_cancels(o, log);
+    if (!rc)
+        rc = check_copies(o, log);
     return rc;
 }
 
 /* ---- Order: bytes -------------------------------------------------------- */
 
-/* Seven counts below 2^32 of eight or sixteen bytes each: no overflow. */
+/* Eight counts below 2^32 of eight or sixteen bytes each: no overflow. */
 static uint64_t encoded_bytes(const weir_order *o)
 {
     uint64_t n = (uint64_t)o->n_fences + o->n_load_fences + o->n_write_fences + o->n_joins +
                  o->n_loads + o->n_writes;
-    return sizeof(struct order_head) + 8 * n + sizeof(weir_cancel) * (uint64_t)o->n_cancels;
+    return sizeof(struct order_head) + 8 * n + sizeof(weir_cancel) * (uint64_t)o->n_cancels +
+           sizeof(weir_page_copy) * (uint64_t)o->n_copies;
 }
 
 size_t weir_order_bytes(const weir_order *order)
@@ -257,6 +310,7 @@ int weir_order_encode(const weir_order *order, void *buffer, size_t capacity, si
         .n_loads = order->n_loads,
         .n_writes = order->n_writes,
         .n_cancels = order->n_cancels,
+        .n_copies = order->n_copies,
     };
     char *end = (char *)(head + 1);
     append(&end, order->fences, order->n_fences * sizeof *order->fences);
@@ -266,6 +320,7 @@ int weir_order_encode(const weir_order *order, void *buffer, size_t capacity, si
     append(&end, order->loads, order->n_loads * sizeof *order->loads);
     append(&end, order->writes, order->n_writes * sizeof *order->writes);
     append(&end, order->cancels, order->n_cancels * sizeof *order->cancels);
+    append(&end, order->copies, order->n_copies * sizeof *order->copies);
     seal(buffer, n, ORDER_MAGIC);
     *bytes = n;
     return 0;
@@ -291,9 +346,8 @@ int weir_order_decode(weir_order *order, const void *bytes, size_t n, const weir
         .n_loads = head->n_loads,
         .n_writes = head->n_writes,
         .n_cancels = head->n_cancels,
+        .n_copies = head->n_copies,
     };
-    if (head->unused)
-        return weir_invalid(log, "order: unused is %" PRIu32 ", must be 0", head->unused);
     if (encoded_bytes(&o) != n)
         return weir_invalid(log, "order: has %zu bytes, its counts need %" PRIu64, n,
                             encoded_bytes(&o));
@@ -304,6 +358,7 @@ int weir_order_decode(weir_order *order, const void *bytes, size_t n, const weir
     o.loads = (const weir_move *)(o.joins + o.n_joins);
     o.writes = o.loads + o.n_loads;
     o.cancels = (const weir_cancel *)(o.writes + o.n_writes);
+    o.copies = (const weir_page_copy *)(o.cancels + o.n_cancels);
     rc = check_order(&o, log);
     if (rc)
         return rc;

@@ -164,6 +164,8 @@ static int check_order(struct weir_rank *rank, const weir_order *order)
     if (rc == 0)
         rc = check_moves(rank, "writes", order->writes, order->n_writes);
     if (rc == 0)
+        rc = weir_rank_check_copies(rank, order);
+    if (rc == 0)
         rc = check_fences(rank, order->step, order->fences, order->n_fences);
     if (rc == 0 && order->n_loads > 0)
         rc = check_fences(rank, order->step, order->load_fences, order->n_load_fences);
@@ -265,6 +267,8 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
     hold_writes(rank, record, &order);
     if (order.n_loads > 0)
         weir_rank_start_load(rank, order.step, &order, captured);
+    if (order.n_copies > 0)
+        weir_rank_start_copies(rank, &order, stream);
     rank->slot_steps[slot] = order.step;
     weir_fences_begin(&rank->fences);
     *step = order.step;

@@ -13,6 +13,11 @@
  *                 moves in held[]       (a queue, in the order of its lane)
  *                   └─ dropped ──────────────────────────► WRITE_BACK, -ECANCELED
  *
+ * Copies within the device are made in the server's stream, between the fences and
+ * the forward pass, whole: what a graph replays comes behind them too. One whose
+ * source is being loaded waits for all of that load. If they cannot be enqueued, the
+ * step is reported as failed.
+ *
  * A write-back is enqueued once its own step and all its producers have ended,
  * so that nothing waits for what is not submitted. A load is enqueued at once if
  * all that must come before it has run, else when it has, or when something is
@@ -55,6 +60,7 @@ struct weir_rank_step {
     bool step_due;
     bool load_due;
     bool write_due;
+    bool copies_failed; /* the step has read what is not there */
     bool write_failed;  /* its moves did not fit in held[] */
     bool write_dropped; /* cancelled before it was enqueued */
     enum weir_load_state load_state;
@@ -155,5 +161,14 @@ void weir_rank_start_loads(struct weir_rank *rank);
 
 /* Drops what an order cancels and this rank has not enqueued. */
 void weir_rank_cancel(struct weir_rank *rank, const weir_order *order);
+
+/* ---- rank_copies.c -------------------------------------------------------- */
+
+/* The rules of an order's copies that need a map of the pages; -EINVAL. */
+int weir_rank_check_copies(struct weir_rank *rank, const weir_order *order);
+
+/* Makes the copies of an order whose load has been started. A failure is the
+ * step's. */
+void weir_rank_start_copies(struct weir_rank *rank, const weir_order *order, weir_stream *stream);
 
 #endif

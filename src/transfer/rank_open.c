@@ -190,7 +190,7 @@ static int open_queues(struct weir_rank *rank)
     if (n_held > 0)
         rank->held = weir_memory_take(&rank->heap, n_held, sizeof *rank->held);
     int rc = rank->writes && rank->items && (rank->held || n_held == 0) ? 0 : -ENOMEM;
-    if (rc == 0 && n_held > 0)
+    if (rc == 0)
         rc = weir_bitmap_create(&rank->device_seen, rank->geometry->device_pages, &rank->heap);
     if (rc == 0 && n_held > 0)
         rc = weir_bitmap_create(&rank->host_seen, rank->geometry->host_pages, &rank->heap);

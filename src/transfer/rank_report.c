@@ -43,7 +43,7 @@ static void gather_steps(struct gathering *gathering)
         bool passed = weir_fences_passed(&rank->fences, step);
         if (!passed && !gathering->lost)
             continue;
-        if (!take(gathering, WEIR_REPORT_STEP, step, passed ? 0 : -EIO))
+        if (!take(gathering, WEIR_REPORT_STEP, step, passed && !record->copies_failed ? 0 : -EIO))
             return;
         record->step_due = false;
     }

@@ -30,13 +30,15 @@ static bool same_order(const weir_order *a, const weir_order *b)
            a->n_fences == b->n_fences && a->n_load_fences == b->n_load_fences &&
            a->n_write_fences == b->n_write_fences && a->n_joins == b->n_joins &&
            a->n_loads == b->n_loads && a->n_writes == b->n_writes && a->n_cancels == b->n_cancels &&
+           a->n_copies == b->n_copies &&
            same_array(a->fences, b->fences, a->n_fences, sizeof *a->fences) &&
            same_array(a->load_fences, b->load_fences, a->n_load_fences, sizeof *a->fences) &&
            same_array(a->write_fences, b->write_fences, a->n_write_fences, sizeof *a->fences) &&
            same_array(a->joins, b->joins, a->n_joins, sizeof *a->joins) &&
            same_array(a->loads, b->loads, a->n_loads, sizeof *a->loads) &&
            same_array(a->writes, b->writes, a->n_writes, sizeof *a->writes) &&
-           same_array(a->cancels, b->cancels, a->n_cancels, sizeof *a->cancels);
+           same_array(a->cancels, b->cancels, a->n_cancels, sizeof *a->cancels) &&
+           same_array(a->copies, b->copies, a->n_copies, sizeof *a->copies);
 }
 
 /* Encodes what has been decoded from `bytes` and compares. */
@@ -95,12 +97,24 @@ static uint32_t take_moves(struct input *input, weir_move *moves, const weir_ord
     return n;
 }
 
+static uint32_t take_copies(struct input *input, weir_page_copy *copies, const weir_order *order)
+{
+    uint32_t n = take_below(input, MAX_ITEMS);
+    for (uint32_t i = 0; i < n; i++) {
+        copies[i].from.id = (int32_t)take_below(input, order->device_pages + 1);
+        copies[i].to.id = (int32_t)take_below(input, order->device_pages + 1);
+        copies[i].load = take_below(input, 4) ? 0 : take_below(input, (uint32_t)order->step + 2);
+    }
+    return n;
+}
+
 static void encode_order(struct input *input)
 {
     static _Alignas(8) uint8_t bytes[MAX_BYTES];
     uint64_t fences[4][MAX_ITEMS];
     weir_move loads[MAX_ITEMS], writes[MAX_ITEMS];
     weir_cancel cancels[MAX_ITEMS];
+    weir_page_copy copies[MAX_ITEMS];
     weir_order order = { .step = 1 + take_below(input, 256),
                          .device_pages = 1 + take_below(input, 256),
                          .host_pages = take_below(input, 256),
@@ -110,7 +124,8 @@ static void encode_order(struct input *input)
                          .joins = fences[3],
                          .loads = loads,
                          .writes = writes,
-                         .cancels = cancels };
+                         .cancels = cancels,
+                         .copies = copies };
     order.n_fences = take_steps(input, fences[0], order.step - 1);
     order.n_load_fences = take_steps(input, fences[1], order.step - 1);
     order.n_write_fences = take_steps(input, fences[2], order.step);
@@ -121,6 +136,7 @@ static void encode_order(struct input *input)
     for (uint32_t i = 0; i < order.n_cancels; i++)
         cancels[i] = (weir_cancel){ .number = take_below(input, 256),
                                     .kind = WEIR_REPORT_LOAD + take_below(input, 2) };
+    order.n_copies = take_copies(input, copies, &order);
     order.write_ticket = order.n_writes > 0 ? 1 + take_below(input, 256) : take_below(input, 2);
 
     size_t n;

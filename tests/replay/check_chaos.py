@@ -11,7 +11,7 @@ from replay import SKIP, Failures, run
 program, demo, seconds, device = sys.argv[1:]
 failures = Failures()
 happens = ("completed", "abandoned", "aborted_steps", "failed_calls", "stalled_copies", "loaded_pages",
-           "written_pages", "checks", "forgets", "resets", "drains")
+           "written_pages", "mended", "cuts", "forks", "checks", "forgets", "resets", "drains")
 cases = (
     (1, "--ranks", 2, "--shape", "4,2,16", "--policy", "slru"),
     (2, "--ranks", 1, "--shape", "2,1,48", "--write-back", "write_back"),

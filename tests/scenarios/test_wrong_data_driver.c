@@ -206,7 +206,7 @@ Test(wrong_data_driver, all_tensors_and_nothing_beside_them, .timeout = 100)
 static bool refuse(struct bench *b, enum fake_function function, uint32_t n, bool *failed)
 {
     uint32_t before = b->cuda.fake->counts[function];
-    fake_cuda_fail(b->cuda.fake, function, n, CUDA_ERROR_INVALID_VALUE);
+    fake_cuda_fail(b->cuda.fake, function, n, CUDA_ERROR_OUT_OF_MEMORY);
     *failed = round_trip(b, 100 * n);
     bool struck = b->cuda.fake->counts[function] >= before + n;
     b->cuda.fake->faults[function] = (struct fake_fault){ 0 };
