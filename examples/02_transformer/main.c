@@ -66,6 +66,7 @@ static bool went_through(const struct mode *mode, weir_device_kind device,
 {
     bool all = happened("a device hit", summary->hit_device);
     all = happened("the same computed twice at once", summary->duplicates) && all;
+    all = happened("a page copied for a sample", summary->copied) && all;
     all = happened("a draft accepted", summary->drafts_accepted) && all;
     all = happened("a draft refused", summary->drafts_refused) && all;
     if (mode->device_pages == PLENTY)

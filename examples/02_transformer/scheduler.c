@@ -301,15 +301,27 @@ static void poll_cache(struct scheduler *scheduler)
     } while (n > 0);
 }
 
-/* The second sample begins where the first one does, with another first token: a
- * chat like any other, that finds the prompt's full pages in the index. */
+/* The second sample begins where the first one does, with another first token. It
+ * shares the prompt's full pages and gets a copy of the one in which it ends; the
+ * first one may be steps ahead in that page by now. Without room for the copy it
+ * waits like a new chat, and finds the full pages in the index. */
 static void split(struct scheduler *scheduler, struct chat *chat, const struct model_answer *answer)
 {
     struct chat *other = &scheduler->chats[chat->index + 1];
     struct model_answer second = { answer->digest, answer->runner_up, answer->token };
     REQUIRE(other->prompt == chat->prompt);
     chat_take(other, other->n_prompt - 1, NEXT_TOKEN, &second);
-    queue_first(scheduler, other);
+    void *user = other;
+    int rc = scheduler->n_running == MAX_BATCH
+                 ? -EAGAIN
+                 : weir_seq_fork(&other->seq, 1, chat->seq, chat->n_prompt, &user);
+    if (rc == -EAGAIN || rc == -ENOSPC) {
+        queue_first(scheduler, other);
+        return;
+    }
+    CHECK(rc);
+    other->n_sent = other->n_committed = other->n_prompt;
+    run(scheduler, other);
 }
 
 static void take_row(struct scheduler *scheduler, const struct flight_row *row,
@@ -442,6 +454,7 @@ static void summarise(struct scheduler *scheduler)
     summary->hit_host = stats.hit_pages_host;
     summary->hit_loading = stats.hit_pages_loading;
     summary->duplicates = stats.duplicate_pages;
+    summary->copied = stats.copied_pages;
 }
 
 static weir_cache *create_cache(const struct scheduler_params *params)

@@ -36,6 +36,7 @@ struct summary {
     uint64_t steps;
     uint64_t hit_device, hit_host, hit_loading; /* pages */
     uint64_t duplicates;                        /* pages computed twice at once */
+    uint64_t copied;                            /* pages, for samples that go on inside one */
     uint64_t preempted;
     uint64_t aborted_in_load;
     uint64_t recomputed;                      /* chats whose load has failed */

@@ -12,7 +12,8 @@ static const struct prompt prompts[] = {
     { "cold", 0, HELPER, WORDS(10, 20), .n_generate = 12 },
     { "cold twin", 0, HELPER, WORDS(10, 20), .n_generate = 12 },
 
-    /* The system prompt is in device memory. Two answers to one prompt share its full pages. */
+    /* The system prompt is in device memory. Two answers to one prompt share its pages; where it
+     * ends inside a page, the second gets a copy of that page. */
     { "device hit", 1, HELPER, WORDS(11, 25), .n_generate = 12 },
     { "two samples", 1, HELPER, WORDS(12, 21), .n_generate = 24, .two_samples = true },
 
