@@ -294,7 +294,7 @@ static inline void world_end(struct world *w, uint64_t step)
 static inline void world_take_load(struct world *w, uint64_t step, int rc)
 {
     struct world_step *s = &w->steps[step];
-    cr_assert(gt(u32, s->n_loads, 0));
+    cr_assert(lt(u32, 0, s->n_loads));
     cr_assert(not(s->load_reported));
     cr_assert(rc != -ECANCELED || (s->load_cancelled && !s->load_copied));
     s->load_reported = true;
@@ -325,7 +325,7 @@ static inline void world_take_step(struct world *w, uint64_t step, int rc)
 static inline void world_take_write(struct world *w, uint64_t step, int rc)
 {
     struct world_step *s = &w->steps[step];
-    cr_assert(gt(u32, s->n_writes, 0));
+    cr_assert(lt(u32, 0, s->n_writes));
     cr_assert(not(s->write_reported));
     cr_assert(rc == -ECANCELED ? s->write_cancelled : s->ended);
     s->write_reported = true;

@@ -83,7 +83,7 @@ static void close_in(struct rig *r, enum state state)
         rig_done(r, &seq);
     rig_poll(r);
     if (state < ALL_ENDED)
-        cr_assert(gt(sz, rig_available(r).pending, 0));
+        cr_assert(lt(sz, 0, rig_available(r).pending));
     if (state != LOAD_ENDED && state != ALL_ENDED)
         rig_report(r, WEIR_REPORT_LOAD, step, 0);
     if (state != STEP_ENDED && state != ALL_ENDED)

@@ -159,7 +159,7 @@ Test(host_memory, a_refused_size_is_halved)
     struct weir_host_memory *memory = NULL;
     cr_assert(eq(int, weir_host_memory_create(&memory, &fake.base, &params, NULL), 0));
     cr_assert(le(u64, memory->chunk_bytes, MIB));
-    cr_assert(gt(u64, memory->chunk_bytes, MIB / 2 - 12288));
+    cr_assert(lt(u64, MIB / 2 - 12288, memory->chunk_bytes));
     cr_assert(zero(u64, memory->chunk_bytes % 12288));
     cr_assert(zero(u32, fake.wrong));
     weir_host_memory_destroy(&memory);

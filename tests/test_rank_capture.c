@@ -90,7 +90,7 @@ static void finish(struct graph_rig *r)
     size_t bytes;
     rig_run(&r->cuda);
     cr_assert(zero(int, weir_rank_report(r->rank, report, sizeof report, &bytes)));
-    cr_assert(gt(sz, bytes, 0));
+    cr_assert(lt(sz, 0, bytes));
 }
 
 /* Records since call `first` that come behind a copy of their layer: the n-th

@@ -131,8 +131,8 @@ Test(rank_copies, random_steps_copy)
             cr_assert(zero(int, w->steps[step].rc));
         world_close(w);
     }
-    cr_assert(gt(u32, copies, 100));
-    cr_assert(gt(u32, behind_loads, 10));
+    cr_assert(lt(u32, 100, copies));
+    cr_assert(lt(u32, 10, behind_loads));
 }
 
 /* ---- Behind loads --------------------------------------------------------- */
@@ -683,9 +683,9 @@ Test(rank_copies, forks_and_cuts_read_their_own_tokens_on_two_ranks)
         loads += s.n_loads;
         behind += s.n_behind;
     }
-    cr_assert(gt(u64, checked, 5000));
-    cr_assert(gt(u64, copies, 100));
-    cr_assert(gt(u64, loads, 50));
-    cr_assert(gt(u64, behind, 5));
+    cr_assert(lt(u64, 5000, checked));
+    cr_assert(lt(u64, 100, copies));
+    cr_assert(lt(u64, 50, loads));
+    cr_assert(lt(u64, 5, behind));
     check_leaks();
 }

@@ -351,7 +351,7 @@ static inline void server_push_out(struct server *s)
         if (rc == 0)
             break;
     }
-    cr_assert(gt(sz, pages, 0));
+    cr_assert(lt(sz, 0, pages));
     server_leave(s, request);
 }
 
