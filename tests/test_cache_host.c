@@ -77,8 +77,8 @@ Test(cache_host, what_the_device_offers_has_no_mirror)
         rig_settle(r);
     }
     rig_push_out(r);
-    cr_assert(lt(sz, 0, rig_peek(r, "C").n_host));
-    cr_assert(lt(sz, 0, rig_peek(r, "D").n_host));
+    cr_assert(lt(sz, 0, rig_peek(r, "A").n_host));
+    cr_assert(lt(sz, 0, rig_peek(r, "B").n_host));
     rig_close(r);
 }
 
