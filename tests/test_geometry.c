@@ -442,7 +442,7 @@ Test(geometry, each_limit_is_named)
     };
     const struct arguments good = {
         .shape = { 16, 3, 2, NULL },
-        .tensors = { { "k", 160, 10, 0, NULL }, { "s", 200, 0, 2, two } },
+        .tensors = { { "k", 160, 10, 0, NULL, false }, { "s", 200, 0, 2, two, false } },
         .device_pages = 10,
         .host_pages = 10,
         .layout = WEIR_HOST_SEGMENTED,
