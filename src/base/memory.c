@@ -56,6 +56,28 @@ void weir_memory_give(struct weir_memory *memory, void *block, size_t n, size_t 
         free(block);
 }
 
+int weir_memory_begin(void **object, size_t size, const weir_allocator *allocator)
+{
+    struct weir_memory memory;
+    int rc = weir_memory_init(&memory, allocator);
+    if (rc)
+        return rc;
+    struct weir_memory *made = weir_memory_take(&memory, 1, size);
+    if (!made)
+        return -ENOMEM;
+    *made = memory;
+    *object = made;
+    return 0;
+}
+
+void weir_memory_end(void *object, size_t size)
+{
+    if (!object)
+        return;
+    struct weir_memory memory = *(struct weir_memory *)object;
+    weir_memory_give(&memory, object, 1, size);
+}
+
 void *weir_memory_grow(struct weir_memory *memory, void *block, size_t n, size_t grown, size_t size)
 {
     void *made = weir_memory_take(memory, grown, size);

@@ -22,6 +22,12 @@ struct weir_memory {
  * function is there and the other is not; without a log line. */
 int weir_memory_init(struct weir_memory *memory, const weir_allocator *allocator);
 
+/* An object that begins with its own memory: `size` bytes, zeroed but for that, which
+ * counts them. -EINVAL: as init; -ENOMEM. end: gives it back, of which nothing
+ * else may be out any more; NULL is allowed. */
+int weir_memory_begin(void **object, size_t size, const weir_allocator *allocator);
+void weir_memory_end(void *object, size_t size);
+
 /* n elements of `size` bytes, zeroed; NULL: there is no memory, or their product
  * overflows. n 0 is taken for 1. */
 void *weir_memory_take(struct weir_memory *memory, size_t n, size_t size);

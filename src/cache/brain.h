@@ -446,7 +446,15 @@ void weir_write_finish(weir_cache *cache, struct page_chain *pages, int rc);
 
 /* 0, or -EINVAL with a log line. */
 int weir_key_check(const weir_cache *cache, const weir_key *key);
-int weir_key_check_spans(const weir_cache *cache, const weir_key *key);
+
+/* What a search for a namespace's root gave, with a log line if it is -EINVAL.
+ * `call` begins it. */
+int weir_key_root_result(const weir_cache *cache, int rc, const char *call);
+
+/* The root of a key whose tokens may be any, also none: 0; -ENOENT: the index has
+ * nothing of its namespace; -EINVAL, with a log line. */
+int weir_key_find_root(const weir_cache *cache, const weir_key *key, const char *call,
+                       int32_t *root);
 
 /* Copies the spans of a key that is sound into a sequence without any, and sets
  * memory aside for the pages that they overlap. -ENOMEM, and the sequence is as

@@ -299,13 +299,7 @@ int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
         return weir_invalid(&cache->log, "peek: key, its tokens or hit is NULL");
     int32_t root;
     weir_hit found = { 0 };
-    int rc = weir_key_check_spans(cache, key);
-    if (rc)
-        return rc;
-    rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &root);
-    if (rc == -EINVAL)
-        return weir_invalid(&cache->log, "peek: more than %u fields, or one over %u bytes or NULL",
-                            WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
+    int rc = weir_key_find_root(cache, key, "peek", &root);
     if (rc && rc != -ENOENT)
         return rc;
     weir_part part = { key->tokens, key->n_tokens, 0, key->spans, key->n_spans };

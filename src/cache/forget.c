@@ -64,12 +64,8 @@ int weir_cache_forget(weir_cache *cache, const weir_field *fields, size_t n_fiel
         return -EINVAL;
     int32_t root;
     int rc = weir_radix_find_root(cache->radix, fields, n_fields, &root);
-    if (rc == -EINVAL)
-        return weir_invalid(&cache->log,
-                            "forget: more than %u fields, or one over %u bytes or NULL",
-                            WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
     if (rc)
-        return rc == -ENOENT ? 0 : rc;
+        return rc == -ENOENT ? 0 : weir_key_root_result(cache, rc, "forget");
     forget(cache, root);
     return 0;
 }

@@ -21,7 +21,7 @@ static int bad_spans(const weir_cache *cache, const weir_key *key, size_t i)
                         key->n_tokens, WEIR_MIN_DIGEST_BYTES, WEIR_MAX_DIGEST_BYTES);
 }
 
-int weir_key_check_spans(const weir_cache *cache, const weir_key *key)
+static int check_spans(const weir_cache *cache, const weir_key *key)
 {
     if (key->n_spans > WEIR_MAX_SPANS || (key->n_spans && !key->spans))
         return bad_spans(cache, key, key->n_spans);
@@ -38,6 +38,24 @@ int weir_key_check_spans(const weir_cache *cache, const weir_key *key)
     return 0;
 }
 
+int weir_key_root_result(const weir_cache *cache, int rc, const char *call)
+{
+    return rc == -EINVAL
+               ? weir_invalid(&cache->log, "%s: more than %u fields, or one over %u bytes or NULL",
+                              call, WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES)
+               : rc;
+}
+
+int weir_key_find_root(const weir_cache *cache, const weir_key *key, const char *call,
+                       int32_t *root)
+{
+    int rc = check_spans(cache, key);
+    if (rc)
+        return rc;
+    rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, root);
+    return weir_key_root_result(cache, rc, call);
+}
+
 int weir_key_check(const weir_cache *cache, const weir_key *key)
 {
     if (!key)
@@ -45,7 +63,7 @@ int weir_key_check(const weir_cache *cache, const weir_key *key)
     if (key->n_tokens == 0 || key->n_tokens > INT32_MAX || !key->tokens)
         return weir_invalid(&cache->log, "key: %zu tokens, must be 1 to %d and not NULL",
                             key->n_tokens, INT32_MAX);
-    return weir_key_check_spans(cache, key);
+    return check_spans(cache, key);
 }
 
 /* Tokens of the pages that the key needs. */

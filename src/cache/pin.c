@@ -221,14 +221,7 @@ int weir_cache_pin(weir_pin *handle, weir_cache *cache, const weir_key *key,
         return weir_invalid(&cache->log, "cache_pin: params.struct_size is %u, not %zu",
                             params->struct_size, sizeof *params);
     int32_t root;
-    int rc = weir_key_check_spans(cache, key);
-    if (rc)
-        return rc;
-    rc = weir_radix_find_root(cache->radix, key->fields, key->n_fields, &root);
-    if (rc == -EINVAL)
-        return weir_invalid(&cache->log,
-                            "cache_pin: more than %u fields, or one over %u bytes or NULL",
-                            WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
+    int rc = weir_key_find_root(cache, key, "cache_pin", &root);
     if (rc)
         return rc;
     size_t n_tokens = key->n_tokens < params->n_tokens ? key->n_tokens : params->n_tokens;

@@ -152,13 +152,10 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
         return rc;
     int32_t root;
     rc = weir_radix_hold_root(cache->radix, key->fields, key->n_fields, &root);
-    if (rc)
+    if (rc) {
         weir_seq_clear_spans(cache, seq);
-    if (rc == -EINVAL)
-        return weir_invalid(&cache->log, "key: more than %u fields, or one over %u bytes or NULL",
-                            WEIR_MAX_FIELDS, WEIR_MAX_FIELD_BYTES);
-    if (rc)
-        return rc;
+        return weir_key_root_result(cache, rc, "key");
+    }
 
     seq = weir_seq_make(cache, root, params->user);
     memcpy(seq->tokens, key->tokens, key->n_tokens * sizeof *seq->tokens);

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define MAX_QUEUES 64u
 #define MEMORY_ALIGN 256u
@@ -72,17 +71,12 @@ static void memory_free(weir_device *base, uint64_t address)
 
 static int host_register(weir_device *base, void *address, uint64_t bytes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (!address || (uintptr_t)address % page != 0)
-        return weir_invalid(&base->log, "host register: address is %p, must be a multiple of %u",
-                            address, (unsigned)page);
-    if (bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address)
-        return weir_invalid(&base->log,
-                            "host register: bytes is %llu, must be 1 to the end of memory",
-                            (unsigned long long)bytes);
+    int rc = weir_host_register_check(address, bytes, &base->log);
+    if (rc)
+        return rc;
     struct weir_cpu_device *device = weir_cpu_enter(base);
     uint64_t stall_round;
-    int rc = weir_cpu_count(device, WEIR_CPU_CALL_HOST_REGISTER, &stall_round);
+    rc = weir_cpu_count(device, WEIR_CPU_CALL_HOST_REGISTER, &stall_round);
     if (!rc)
         rc = weir_ranges_add(&device->registrations, address, bytes, NULL);
     weir_cpu_leave(device);

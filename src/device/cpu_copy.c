@@ -188,14 +188,6 @@ void weir_cpu_copy_check(struct weir_cpu_device *device, const struct weir_cpu_o
 
 /* ---- Enqueueing ---------------------------------------------------------- */
 
-static uint64_t count_pages(const struct weir_transfer *transfer)
-{
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < transfer->n_runs; i++)
-        pages += (uint32_t)transfer->runs[i].count;
-    return pages;
-}
-
 static uint64_t layer_page_bytes(const struct weir_geometry *geometry, uint32_t layer)
 {
     uint64_t bytes = 0;
@@ -242,7 +234,7 @@ static int enqueue_layers(struct weir_cpu_device *device, weir_stream *stream,
         weir_cpu_payload_new(device, transfer->runs, transfer->n_runs * sizeof *transfer->runs);
     if (!runs)
         return -ENOMEM;
-    uint64_t pages = count_pages(transfer);
+    uint64_t pages = weir_transfer_pages(transfer);
     int rc = 0;
     for (uint32_t layer = transfer->layer_begin; layer < transfer->layer_end && !rc; layer++) {
         struct weir_cpu_word *word = words ? &words[layer - transfer->layer_begin] : NULL;

@@ -95,10 +95,8 @@ struct choice {
 static uint64_t transfer_bytes(const struct weir_transfer *transfer)
 {
     const struct weir_geometry *g = transfer->geometry;
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < transfer->n_runs; i++)
-        pages += (uint32_t)transfer->runs[i].count;
-    return pages * g->page_bytes / g->n_layers * (transfer->layer_end - transfer->layer_begin);
+    return weir_transfer_pages(transfer) * g->page_bytes / g->n_layers *
+           (transfer->layer_end - transfer->layer_begin);
 }
 
 /* All tensors go by one engine, so that a layer is one launch: the copy engine if

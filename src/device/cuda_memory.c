@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- Device memory --------------------------------------------------------- */
 
@@ -121,17 +120,12 @@ int weir_cuda_alias(struct weir_cuda_device *device, uint64_t host, uint64_t byt
 
 int weir_cuda_host_register(weir_device *base, void *address, uint64_t bytes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (!address || (uintptr_t)address % page != 0)
-        return weir_invalid(&base->log, "host register: address is %p, must be a multiple of %u",
-                            address, (unsigned)page);
-    if (bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address)
-        return weir_invalid(&base->log,
-                            "host register: bytes is %" PRIu64 ", must be 1 to the end of memory",
-                            bytes);
+    int rc = weir_host_register_check(address, bytes, &base->log);
+    if (rc)
+        return rc;
     struct weir_cuda_device *device = weir_cuda_from(base);
     CUstreamCaptureMode mode;
-    int rc = weir_cuda_enter(device, &mode);
+    rc = weir_cuda_enter(device, &mode);
     if (rc)
         return rc;
     CUresult result = device->driver->cuMemHostRegister(

@@ -109,6 +109,18 @@ int weir_page_copies_check(const struct weir_page_copies *copies, const weir_log
 int weir_transfer_check(const struct weir_transfer *transfer, uint32_t *enqueued,
                         const weir_log *log);
 
+/* Pages of all runs. */
+static inline uint64_t weir_transfer_pages(const struct weir_transfer *transfer)
+{
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < transfer->n_runs; i++)
+        pages += (uint32_t)transfer->runs[i].count;
+    return pages;
+}
+
+/* -EINVAL, with a log line, for memory that no device could pin. */
+int weir_host_register_check(const void *address, uint64_t bytes, const weir_log *log);
+
 struct weir_device_ops {
     const char *name;
 

@@ -52,20 +52,16 @@ static void destroy(void *state)
     struct cost *cost = state;
     weir_heap_destroy(&cost->heap);
     weir_memory_give(&cost->memory, cost->known, cost->capacity, sizeof *cost->known);
-    struct weir_memory memory = cost->memory;
-    weir_memory_give(&memory, cost, 1, sizeof *cost);
+    weir_memory_end(cost, sizeof *cost);
 }
 
 static int create_in(void **state, uint32_t capacity, const weir_allocator *allocator)
 {
-    struct weir_memory memory;
-    int rc = weir_memory_init(&memory, allocator);
+    void *made;
+    int rc = weir_memory_begin(&made, sizeof(struct cost), allocator);
     if (rc)
         return rc;
-    struct cost *cost = weir_memory_take(&memory, 1, sizeof *cost);
-    if (!cost)
-        return -ENOMEM;
-    cost->memory = memory;
+    struct cost *cost = made;
     cost->capacity = capacity;
     cost->known = weir_memory_take(&cost->memory, capacity, sizeof *cost->known);
     if (!cost->known || weir_heap_create(&cost->heap, capacity, allocator)) {

@@ -7,14 +7,11 @@
 
 int weir_heap_create(struct weir_heap **heap, uint32_t capacity, const weir_allocator *allocator)
 {
-    struct weir_memory memory;
-    int rc = weir_memory_init(&memory, allocator);
+    void *made;
+    int rc = weir_memory_begin(&made, sizeof(struct weir_heap), allocator);
     if (rc)
         return rc;
-    struct weir_heap *h = weir_memory_take(&memory, 1, sizeof *h);
-    if (!h)
-        return -ENOMEM;
-    h->memory = memory;
+    struct weir_heap *h = made;
     h->capacity = capacity;
     h->slots = weir_memory_take(&h->memory, capacity, sizeof *h->slots);
     h->position = weir_memory_take(&h->memory, capacity, sizeof *h->position);
@@ -33,8 +30,7 @@ void weir_heap_destroy(struct weir_heap **heap)
         return;
     weir_memory_give(&h->memory, h->slots, h->capacity, sizeof *h->slots);
     weir_memory_give(&h->memory, h->position, h->capacity, sizeof *h->position);
-    struct weir_memory memory = h->memory;
-    weir_memory_give(&memory, h, 1, sizeof *h);
+    weir_memory_end(h, sizeof *h);
     *heap = NULL;
 }
 

@@ -25,20 +25,16 @@ static void destroy(void *state)
     struct lfu *lfu = state;
     weir_heap_destroy(&lfu->heap);
     weir_memory_give(&lfu->memory, lfu->keys, lfu->capacity, sizeof *lfu->keys);
-    struct weir_memory memory = lfu->memory;
-    weir_memory_give(&memory, lfu, 1, sizeof *lfu);
+    weir_memory_end(lfu, sizeof *lfu);
 }
 
 static int create_in(void **state, uint32_t capacity, const weir_allocator *allocator)
 {
-    struct weir_memory memory;
-    int rc = weir_memory_init(&memory, allocator);
+    void *made;
+    int rc = weir_memory_begin(&made, sizeof(struct lfu), allocator);
     if (rc)
         return rc;
-    struct lfu *lfu = weir_memory_take(&memory, 1, sizeof *lfu);
-    if (!lfu)
-        return -ENOMEM;
-    lfu->memory = memory;
+    struct lfu *lfu = made;
     lfu->capacity = capacity;
     lfu->keys = weir_memory_take(&lfu->memory, capacity, sizeof *lfu->keys);
     if (!lfu->keys || weir_heap_create(&lfu->heap, capacity, allocator)) {

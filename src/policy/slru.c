@@ -47,20 +47,16 @@ static void destroy(void *state)
     weir_heap_destroy(&slru->evictable);
     weir_heap_destroy(&slru->guarded);
     weir_memory_give(&slru->memory, slru->entries, slru->capacity, sizeof *slru->entries);
-    struct weir_memory memory = slru->memory;
-    weir_memory_give(&memory, slru, 1, sizeof *slru);
+    weir_memory_end(slru, sizeof *slru);
 }
 
 static int create_in(void **state, uint32_t capacity, const weir_allocator *allocator)
 {
-    struct weir_memory memory;
-    int rc = weir_memory_init(&memory, allocator);
+    void *made;
+    int rc = weir_memory_begin(&made, sizeof(struct slru), allocator);
     if (rc)
         return rc;
-    struct slru *slru = weir_memory_take(&memory, 1, sizeof *slru);
-    if (!slru)
-        return -ENOMEM;
-    slru->memory = memory;
+    struct slru *slru = made;
     slru->capacity = capacity;
     slru->entries = weir_memory_take(&slru->memory, capacity, sizeof *slru->entries);
     if (!slru->entries || weir_heap_create(&slru->evictable, capacity, allocator) ||

@@ -35,13 +35,13 @@ struct weir_page_pool {
 int weir_page_pool_create(weir_page_pool **out, uint32_t n_pages, bool keeps_steps,
                           const weir_allocator *allocator)
 {
-    struct weir_memory memory;
-    if (!out || n_pages == 0 || n_pages >= 1u << 30 || weir_memory_init(&memory, allocator))
+    if (!out || n_pages == 0 || n_pages >= 1u << 30)
         return -EINVAL;
-    weir_page_pool *pool = weir_memory_take(&memory, 1, sizeof *pool);
-    if (!pool)
-        return -ENOMEM;
-    pool->memory = memory;
+    void *made;
+    int rc = weir_memory_begin(&made, sizeof(weir_page_pool), allocator);
+    if (rc)
+        return rc;
+    weir_page_pool *pool = made;
     pool->n = n_pages;
     size_t n = (size_t)n_pages + 1;
     pool->pages = weir_memory_take(&pool->memory, n, sizeof *pool->pages);
@@ -67,8 +67,7 @@ void weir_page_pool_destroy(weir_page_pool **out)
     weir_extents_destroy(&pool->available);
     weir_memory_give(&pool->memory, pool->pages, (size_t)pool->n + 1, sizeof *pool->pages);
     weir_memory_give(&pool->memory, pool->steps, (size_t)pool->n + 1, sizeof *pool->steps);
-    struct weir_memory memory = pool->memory;
-    weir_memory_give(&memory, pool, 1, sizeof *pool);
+    weir_memory_end(pool, sizeof *pool);
     *out = NULL;
 }
 

@@ -10,14 +10,13 @@
 int weir_radix_create(weir_radix **out, uint32_t page_tokens, uint32_t max_pages,
                       const weir_allocator *allocator)
 {
-    struct weir_memory memory;
-    if (!out || page_tokens == 0 || page_tokens > 1024 || max_pages == 0 || max_pages >= 1u << 30 ||
-        weir_memory_init(&memory, allocator))
+    if (!out || page_tokens == 0 || page_tokens > 1024 || max_pages == 0 || max_pages >= 1u << 30)
         return -EINVAL;
-    weir_radix *radix = weir_memory_take(&memory, 1, sizeof *radix);
-    if (!radix)
-        return -ENOMEM;
-    radix->memory = memory;
+    void *made;
+    int rc = weir_memory_begin(&made, sizeof(weir_radix), allocator);
+    if (rc)
+        return rc;
+    weir_radix *radix = made;
     radix->page_tokens = page_tokens;
     radix->max_pages = max_pages;
     radix->page_bytes = page_tokens * sizeof(int32_t);
@@ -59,8 +58,7 @@ void weir_radix_destroy(weir_radix **out)
     weir_memory_give(m, radix->last_use, radix->max_pages, sizeof *radix->last_use);
     weir_memory_give(m, radix->tokens, radix->max_pages, radix->page_bytes);
     weir_memory_give(m, radix->buckets, radix->n_buckets, sizeof *radix->buckets);
-    struct weir_memory memory = *m;
-    weir_memory_give(&memory, radix, 1, sizeof *radix);
+    weir_memory_end(radix, sizeof *radix);
     *out = NULL;
 }
 

@@ -170,10 +170,12 @@ static uint64_t sum_part(struct weir_check_queue *queue, const struct weir_geome
     return sum ? sum : 1;
 }
 
-enum weir_check_result weir_checks_load_on(struct weir_checks *checks, uint64_t end,
-                                           uint64_t *bytes, int32_t *host)
+/* Goes on with the sums of a queue's pages up to `end`: takes them behind a
+ * write-back, compares them behind a load. BAD: *host is a page whose sum differs. */
+static enum weir_check_result go_on(struct weir_checks *checks, enum weir_direction direction,
+                                    uint64_t end, uint64_t *bytes, int32_t *host)
 {
-    struct weir_check_queue *queue = &checks->queues[WEIR_LOAD];
+    struct weir_check_queue *queue = &checks->queues[direction];
     while (queue->head < end) {
         const struct weir_check_item *item = &queue->items[queue->head % checks->capacity];
         for (uint32_t *p = &queue->cursor.part; *p < 2; ++*p) {
@@ -181,9 +183,12 @@ enum weir_check_result weir_checks_load_on(struct weir_checks *checks, uint64_t 
             if (!(item->parts >> *p & 1))
                 continue;
             uint64_t sum = sum_part(queue, part->geometry, item->host, bytes);
+            uint64_t *kept = &part->sums[item->host - 1];
             if (sum == 0)
                 return WEIR_CHECK_LATER;
-            if (sum == part->sums[item->host - 1])
+            if (direction == WEIR_WRITE_BACK)
+                *kept = sum;
+            if (sum == *kept)
                 continue;
             *host = item->host;
             pop(queue);
@@ -194,22 +199,15 @@ enum weir_check_result weir_checks_load_on(struct weir_checks *checks, uint64_t 
     return WEIR_CHECK_DONE;
 }
 
+enum weir_check_result weir_checks_load_on(struct weir_checks *checks, uint64_t end,
+                                           uint64_t *bytes, int32_t *host)
+{
+    return go_on(checks, WEIR_LOAD, end, bytes, host);
+}
+
 enum weir_check_result weir_checks_write_on(struct weir_checks *checks, uint64_t end,
                                             uint64_t *bytes)
 {
-    struct weir_check_queue *queue = &checks->queues[WEIR_WRITE_BACK];
-    while (queue->head < end) {
-        const struct weir_check_item *item = &queue->items[queue->head % checks->capacity];
-        for (uint32_t *p = &queue->cursor.part; *p < 2; ++*p) {
-            const struct weir_check_part *part = &checks->parts[*p];
-            if (!(item->parts >> *p & 1))
-                continue;
-            uint64_t sum = sum_part(queue, part->geometry, item->host, bytes);
-            if (sum == 0)
-                return WEIR_CHECK_LATER;
-            part->sums[item->host - 1] = sum;
-        }
-        pop(queue);
-    }
-    return WEIR_CHECK_DONE;
+    int32_t none;
+    return go_on(checks, WEIR_WRITE_BACK, end, bytes, &none);
 }

@@ -200,14 +200,6 @@ static uint64_t count_pieces(const struct weir_transfer *transfer, uint64_t page
     return pieces;
 }
 
-static uint64_t count_pages(const struct weir_transfer *transfer)
-{
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < transfer->n_runs; i++)
-        pages += (uint32_t)transfer->runs[i].count;
-    return pages;
-}
-
 /* Layers of the transfer that hold the tensor, and the bits of their addresses. */
 static uint32_t walk_layers(const struct weir_transfer *transfer, uint32_t tensor, uint64_t *bits,
                             bool *dense)
@@ -237,7 +229,7 @@ void weir_gate_describe(weir_transfer_case *out, const struct weir_transfer *tra
                     place.segment_stride | (t->host_contiguous ? 0 : t->host_token_stride);
     bool merges = t->host_contiguous && t->host_page_stride == t->page_bytes;
     uint64_t layers = walk_layers(transfer, tensor, &bits, &merges);
-    uint64_t pages = count_pages(transfer);
+    uint64_t pages = weir_transfer_pages(transfer);
     out->write_back = transfer->direction == WEIR_WRITE_BACK;
     out->page_tokens = g->page_tokens;
     out->row_bytes = t->row_bytes;

@@ -3,6 +3,20 @@
 #include "device/device.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+int weir_host_register_check(const void *address, uint64_t bytes, const weir_log *log)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!address || (uintptr_t)address % page != 0)
+        return weir_invalid(log, "host register: address is %p, must be a multiple of %u", address,
+                            (unsigned)page);
+    if (bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address)
+        return weir_invalid(
+            log, "host register: bytes is %" PRIu64 ", must be 1 to the end of memory", bytes);
+    return 0;
+}
 
 static bool run_is_valid(const struct weir_geometry *g, struct weir_run run)
 {
