@@ -2,9 +2,8 @@
 #include "chaos.h"
 
 #include "faults.h"
-#include "hands.h"
 #include "pattern.h"
-#include "request.h"
+#include "server.h"
 
 #include <weir/lifecycle.h>
 
@@ -87,13 +86,6 @@ static bool happens(struct chaos *chaos, uint32_t n)
     return below(chaos, 1000) < n;
 }
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 /* ---- Requests ------------------------------------------------------------ */
 
 /* An adapter, say. The field's data must outlive the call that it is for. */
@@ -105,29 +97,15 @@ static weir_field namespace_of(struct chaos *chaos, size_t index)
 
 static int open_life(struct chaos *chaos, size_t index, uint32_t tries)
 {
-    const struct weir_replay_options *options = &chaos->options;
-    const struct weir_trace_request *trace = &chaos->trace->requests[index];
-    size_t answer = trace->output_length % MOST_ANSWER + 1;
-    size_t n_prompt = trace->n_ids * options->block_tokens;
-    size_t n_tokens = n_prompt + answer;
+    size_t n_answer = chaos->trace->requests[index].output_length % MOST_ANSWER + 1;
     struct weir_replay_request *request;
-    int rc =
-        weir_request_get(&chaos->pool, n_tokens,
-                         (n_tokens + options->page_tokens - 1) / options->page_tokens, &request);
+    int rc = weir_server_request(&chaos->pool, &chaos->options, chaos->trace, index, n_answer,
+                                 chaos->pass, &request);
     if (rc)
         return fail(chaos, rc, "a request");
-    request->trace = trace;
-    request->n_prompt = n_prompt;
-    for (size_t i = 0; i < trace->n_ids; i++)
-        weir_pattern_tokens(request->tokens + i * options->block_tokens, options->block_tokens,
-                            WEIR_PATTERN_PROMPT, (uint64_t)chaos->trace->ids[trace->first_id + i],
-                            chaos->pass);
-    weir_pattern_tokens(request->tokens + n_prompt, answer, WEIR_PATTERN_ANSWER, index,
-                        chaos->pass);
-    weir_pattern_fingerprints(request->fingerprints, request->tokens, n_tokens, 0);
     const weir_field field = namespace_of(chaos, index);
     weir_key key = {
-        .tokens = request->tokens, .n_tokens = n_prompt, .fields = &field, .n_fields = 1
+        .tokens = request->tokens, .n_tokens = request->n_prompt, .fields = &field, .n_fields = 1
     };
     weir_seq_params params;
     weir_seq_params_init(&params);
@@ -439,22 +417,9 @@ static int plan_parts(struct chaos *chaos)
 
 static int add_part(struct chaos *chaos, weir_step step, const struct weir_step_part *part)
 {
-    struct weir_replay_request *request = part->request;
-    uint32_t page_tokens = chaos->options.page_tokens;
-    int rc = weir_step_add(step, request->seq);
-    if (rc)
-        return fail(chaos, rc, "weir_step_add");
-    size_t n;
-    size_t room = (request->n_tokens + page_tokens - 1) / page_tokens - request->n_pages;
-    rc = weir_seq_pages(request->seq, request->n_pages * page_tokens, page_tokens,
-                        request->pages + request->n_pages, room, &n);
-    if (rc)
-        return fail(chaos, rc, "weir_seq_pages");
-    request->n_pages += n;
-    const size_t length = part->end - part->begin;
-    if (length)
-        rc = weir_seq_commit(request->seq, request->tokens + part->begin, length);
-    return rc ? fail(chaos, rc, "weir_seq_commit") : 0;
+    const char *call;
+    int rc = weir_server_add(step, part, chaos->options.page_tokens, &call);
+    return rc ? fail(chaos, rc, call) : 0;
 }
 
 /* Sequences may be closed while they are in the open step, and the step may be
@@ -653,30 +618,11 @@ static int open_faults(struct chaos *chaos)
 static int open_chaos(struct chaos *chaos)
 {
     const struct weir_replay_options *options = &chaos->options;
-    weir_tensor tensors[WEIR_MAX_TENSORS];
-    for (uint32_t i = 0; i < options->n_tensors; i++)
-        tensors[i] =
-            (weir_tensor){ .page_bytes = (uint64_t)options->row_bytes * options->page_tokens,
-                           .row_bytes = options->row_bytes };
-    weir_shape shape = { options->page_tokens, options->n_layers, options->n_tensors, tensors };
-    weir_cache_params params;
-    weir_cache_params_init(&params);
-    params.page_tokens = options->page_tokens;
-    params.device_pages = options->device_pages;
-    params.host_pages = options->host_pages;
-    params.n_ranks = options->n_ranks;
-    params.max_steps = WEIR_REPLAY_STEPS;
-    params.max_seqs = options->active + 1;
-    params.offered = options->offered;
-    params.host_drops_duplicates = options->drop_duplicates;
-    params.eviction = options->policy;
-    params.write_back = options->write_back;
-    int rc = weir_cache_create(&chaos->cache, &params);
+    const char *call;
+    int rc = weir_server_open(options, options->device_pages, options->active + 1, &chaos->pool,
+                              &chaos->cache, &chaos->hands, &call);
     if (rc)
-        return fail(chaos, rc, "weir_cache_create");
-    rc = weir_hands_open(&chaos->hands, options, &shape, options->device_pages, &chaos->pool);
-    if (rc)
-        return fail(chaos, rc, "opening the ranks");
+        return fail(chaos, rc, call);
     chaos->lives = calloc(options->active, sizeof *chaos->lives);
     chaos->parts = calloc(options->active, sizeof *chaos->parts);
     chaos->part_lives = calloc(options->active, sizeof(struct life *));
@@ -737,9 +683,9 @@ int weir_chaos_run(const struct weir_trace *trace, const struct weir_replay_opti
     chaos.options.judge_later = chaos.options.verify = true;
     if (!chaos.options.active)
         chaos.options.active = 16;
-    double began = now();
+    double began = weir_server_seconds();
     int rc = open_chaos(&chaos);
-    while (!rc && now() - began < seconds) {
+    while (!rc && weir_server_seconds() - began < seconds) {
         rc = carry(&chaos, false);
         if (!rc)
             rc = act(&chaos);
@@ -752,7 +698,7 @@ int weir_chaos_run(const struct weir_trace *trace, const struct weir_replay_opti
         rc = wind_up(&chaos);
     if (chaos.hands && chaos.faults)
         count(&chaos);
-    result->seconds = now() - began;
+    result->seconds = weir_server_seconds() - began;
     close_chaos(&chaos);
     return rc;
 }

@@ -96,6 +96,14 @@ static int acknowledge(struct weir_hands *hands, weir_cache *cache, const void *
     return rc;
 }
 
+static int prepare(struct weir_hands *hands, size_t work)
+{
+    int rc = 0;
+    for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
+        rc = hands->ops->prepare(hands, work, rank);
+    return rc;
+}
+
 static size_t next_work(const struct weir_hands *hands)
 {
     return (hands->last_step + 1) % WEIR_REPLAY_STEPS;
@@ -115,7 +123,7 @@ int weir_hands_step(struct weir_hands *hands, weir_cache *cache, const void *ord
     hands->last_step++;
     int rc = keep_parts(&hands->works[index], hands->last_step, parts, n);
     if (!rc)
-        rc = hands->ops->prepare(hands, index);
+        rc = prepare(hands, index);
     for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
         rc = step_on_rank(hands, index, rank, order, bytes);
     return rc;

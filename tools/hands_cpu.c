@@ -115,7 +115,7 @@ static void forward_layer(void *arg)
 /* ---- Steps --------------------------------------------------------------- */
 
 /* A page that is partly computed already counts as written. */
-static int prepare_rank(struct weir_hands *hands, size_t index, uint32_t rank)
+static int prepare(struct weir_hands *hands, size_t index, uint32_t rank)
 {
     struct accesses *accesses = accesses_of(hands, index, rank);
     const struct weir_work *work = &hands->works[index];
@@ -145,14 +145,6 @@ static int prepare_rank(struct weir_hands *hands, size_t index, uint32_t rank)
                 };
     }
     return 0;
-}
-
-static int prepare(struct weir_hands *hands, size_t index)
-{
-    int rc = 0;
-    for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
-        rc = prepare_rank(hands, index, rank);
-    return rc;
 }
 
 static int forward(struct weir_hands *hands, size_t index, uint32_t rank)

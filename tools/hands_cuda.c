@@ -94,7 +94,7 @@ static struct weir_pattern_entry *add_pages(struct weir_pattern_entry *entry,
 
 /* The same for all ranks, but each has a batch of its own to be uploaded from
  * and to. */
-static int prepare_rank(struct weir_hands *hands, size_t index, uint32_t rank)
+static int prepare(struct weir_hands *hands, size_t index, uint32_t rank)
 {
     const struct weir_work *work = &hands->works[index];
     struct weir_pattern_batch *batch = &task_of(hands, index, rank)->batch;
@@ -117,14 +117,6 @@ static int prepare_rank(struct weir_hands *hands, size_t index, uint32_t rank)
         first += n;
     }
     return 0;
-}
-
-static int prepare(struct weir_hands *hands, size_t index)
-{
-    int rc = 0;
-    for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
-        rc = prepare_rank(hands, index, rank);
-    return rc;
 }
 
 /* All rows of a layer are computed before any is compared, so that a page that

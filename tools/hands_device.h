@@ -9,7 +9,7 @@
  *      ├─► hands_cpu.c   a device a rank; functions on its streams
  *      └─► hands_cuda.c  one GPU for all ranks; kernels
  *
- * A step on a rank: prepare (once for all ranks), weir_rank_begin, forward,
+ * A step on a rank: prepare, weir_rank_begin, forward,
  * weir_rank_end, ended; then, when all ranks have reported its end, retire. */
 
 #include "hands.h"
@@ -39,7 +39,7 @@ struct weir_hand {
 struct weir_hands_ops {
     int (*open)(struct weir_hands *hands, const weir_rank_params *params);
     void (*close)(struct weir_hands *hands);
-    int (*prepare)(struct weir_hands *hands, size_t work);
+    int (*prepare)(struct weir_hands *hands, size_t work, uint32_t rank);
     int (*forward)(struct weir_hands *hands, size_t work, uint32_t rank);
     int (*ended)(struct weir_hands *hands, size_t work, uint32_t rank);
     void (*retire)(struct weir_hands *hands, size_t work);

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "replay.h"
 
-#include "hands.h"
-#include "pattern.h"
-#include "request.h"
+#include "server.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define POLL_EVENTS 64u
 /* Empty steps in a row after which the cache's -EAGAIN is taken for a mistake. */
@@ -97,23 +94,9 @@ static int begin_step(struct replay *replay, weir_step *step)
 
 static int add_part(struct replay *replay, weir_step step, const struct weir_step_part *part)
 {
-    struct weir_replay_request *request = part->request;
-    uint32_t page_tokens = replay->options->page_tokens;
-    int rc = weir_step_add(step, request->seq);
-    if (rc)
-        return fail_request(replay, rc, "weir_step_add", request);
-    size_t n;
-    rc = weir_seq_pages(request->seq, request->n_pages * page_tokens, page_tokens,
-                        request->pages + request->n_pages,
-                        pages_of(replay->options, request->n_tokens) - request->n_pages, &n);
-    if (rc)
-        return fail_request(replay, rc, "weir_seq_pages", request);
-    request->n_pages += n;
-    /* The key tells a prompt's tokens; those of an answer are news. */
-    const int32_t *tokens = part->begin < request->n_prompt ? NULL : request->tokens + part->begin;
-    if (part->end > part->begin)
-        rc = weir_seq_commit(request->seq, tokens, part->end - part->begin);
-    return rc ? fail_request(replay, rc, "weir_seq_commit", request) : 0;
+    const char *call;
+    int rc = weir_server_add(step, part, replay->options->page_tokens, &call);
+    return rc ? fail_request(replay, rc, call, part->request) : 0;
 }
 
 static int close_request(struct replay *replay, struct weir_replay_request *request)
@@ -195,23 +178,13 @@ static int open_request(struct replay *replay, size_t index)
 {
     const struct weir_replay_options *options = replay->options;
     const struct weir_trace_request *trace = &replay->trace->requests[index];
-    size_t n_prompt = trace->n_ids * options->block_tokens;
-    size_t n_tokens = n_prompt + (options->active ? trace->output_length : 0);
     struct weir_replay_request *request;
-    int rc = weir_request_get(&replay->pool, n_tokens, pages_of(options, n_tokens), &request);
+    int rc =
+        weir_server_request(&replay->pool, options, replay->trace, index,
+                            options->active ? trace->output_length : 0, replay->pass, &request);
     if (rc)
         return fail(replay, rc, "a request");
-    request->trace = trace;
-    request->n_prompt = n_prompt;
-    for (size_t i = 0; i < trace->n_ids; i++)
-        weir_pattern_tokens(request->tokens + i * options->block_tokens, options->block_tokens,
-                            WEIR_PATTERN_PROMPT, (uint64_t)replay->trace->ids[trace->first_id + i],
-                            replay->pass);
-    weir_pattern_tokens(request->tokens + n_prompt, n_tokens - n_prompt, WEIR_PATTERN_ANSWER, index,
-                        replay->pass);
-    if (options->device != WEIR_REPLAY_NONE)
-        weir_pattern_fingerprints(request->fingerprints, request->tokens, n_tokens, 0);
-    weir_key key = { .tokens = request->tokens, .n_tokens = n_prompt };
+    weir_key key = { .tokens = request->tokens, .n_tokens = request->n_prompt };
     weir_seq_params params;
     weir_seq_params_init(&params);
     params.compute_at_least = 0;
@@ -349,13 +322,6 @@ static int decode(struct replay *replay)
 
 /* ---- The replay ---------------------------------------------------------- */
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static void take_stats(struct weir_replay_result *result, const weir_stats *first,
                        const weir_stats *last)
 {
@@ -390,7 +356,7 @@ static int run_pass(struct replay *replay)
     int rc = weir_cache_get_stats(replay->cache, &first);
     if (rc)
         return fail(replay, rc, "weir_cache_get_stats");
-    double began = seconds();
+    double began = weir_server_seconds();
     size_t next = 0;
     while (!rc && (next < replay->trace->n_requests || replay->n_active)) {
         rc = prefill(replay, &next, limit);
@@ -399,7 +365,7 @@ static int run_pass(struct replay *replay)
     }
     if (!rc)
         rc = drain(replay);
-    result->seconds = seconds() - began;
+    result->seconds = weir_server_seconds() - began;
     if (!rc && options->verify)
         rc = check_cache(replay);
     if (!rc && weir_cache_get_stats(replay->cache, &last) == 0)
@@ -413,39 +379,12 @@ static int run_pass(struct replay *replay)
 static int open_replay(struct replay *replay)
 {
     const struct weir_replay_options *options = replay->options;
-    weir_tensor tensors[WEIR_MAX_TENSORS];
-    for (uint32_t i = 0; i < options->n_tensors; i++)
-        tensors[i] =
-            (weir_tensor){ .page_bytes = (uint64_t)options->row_bytes * options->page_tokens,
-                           .row_bytes = options->row_bytes };
-    weir_shape shape = { .page_tokens = options->page_tokens,
-                         .n_layers = options->n_layers,
-                         .n_tensors = options->n_tensors,
-                         .tensors = tensors };
-    weir_log log = weir_log_stderr(WEIR_LOG_WARN);
-    weir_cache_params params;
-    weir_cache_params_init(&params);
-    int rc = weir_shape_page_bytes(&shape, &log, &params.page_bytes);
+    const char *call;
+    int rc = weir_server_open(options, replay->result->device_pages,
+                              options->active + options->batch + 1, &replay->pool, &replay->cache,
+                              &replay->hands, &call);
     if (rc)
-        return fail(replay, rc, "the shape");
-    params.page_bytes *= options->n_ranks;
-    params.page_tokens = options->page_tokens;
-    params.device_pages = replay->result->device_pages;
-    params.host_pages = options->host_pages;
-    params.n_ranks = options->n_ranks;
-    params.max_steps = WEIR_REPLAY_STEPS;
-    params.max_seqs = options->active + options->batch + 1;
-    params.offered = options->offered;
-    params.host_drops_duplicates = options->drop_duplicates;
-    params.eviction = options->policy;
-    params.write_back = options->write_back;
-    params.log = log;
-    rc = weir_cache_create(&replay->cache, &params);
-    if (rc)
-        return fail(replay, rc, "weir_cache_create");
-    rc = weir_hands_open(&replay->hands, options, &shape, params.device_pages, &replay->pool);
-    if (rc)
-        return fail(replay, rc, "opening the ranks");
+        return fail(replay, rc, call);
     size_t n = (size_t)options->active + options->batch;
     replay->parts = calloc(n, sizeof *replay->parts);
     replay->active = calloc(n, sizeof *replay->active);
