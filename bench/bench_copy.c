@@ -452,9 +452,6 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_TENSORS:
         weir_bench_read_u32(state, "tensors", text, 1, WEIR_MAX_TENSORS, &options->n_tensors);
         break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "%s is no option", text);
-        break;
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -404,9 +404,6 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_MS:
         weir_bench_read_double(state, "ms", text, 0, 1000, &options->milliseconds);
         break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "%s is no option", text);
-        break;
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -86,9 +86,6 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_SEQS:
         weir_bench_read_u32(state, "seqs", text, 1, 65536, &bench->seqs);
         break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "%s is no option", text);
-        break;
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -207,9 +207,6 @@ static error_t parse(int key, char *text, struct argp_state *state)
         weir_bench_read_u32(state, "page-tokens", text, 1, WEIR_MAX_PAGE_TOKENS,
                             &options->page_tokens);
         break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "%s is no option", text);
-        break;
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -307,9 +307,6 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_CHAIN:
         weir_bench_read_u32(state, "chain", text, 1, 1u << 20, &overlap->chain);
         break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "%s is no option", text);
-        break;
     default:
         return ARGP_ERR_UNKNOWN;
     }

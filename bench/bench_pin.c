@@ -192,9 +192,6 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_THREADS:
         weir_bench_read_list(state, "threads", text, 1, 64, &options->threads);
         break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "%s is no option", text);
-        break;
     default:
         return ARGP_ERR_UNKNOWN;
     }

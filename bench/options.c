@@ -80,6 +80,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_JSON:
         common->json = text;
         break;
+    case ARGP_KEY_ARG: /* no subject takes any */
+        argp_error(state, "%s is no option", text);
+        break;
     case ARGP_KEY_END:
         if (common->plant_error && !common->verify)
             argp_error(state, "--plant-error needs the comparison that --no-verify leaves out");
