@@ -11,44 +11,20 @@
 #include "expert_model.h"
 #include "gather/expert_cache.h"
 #include "gather/expert_host.h"
+#include "gpu_graphs.h"
 #include "gpu_tier.h"
 
 #include "device/cuda_kernels.h"
 
 #include <time.h>
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphExec_st *CUgraphExec;
-
-/* The server's part of the driver. */
-static struct {
-    CUresult (*begin)(CUstream stream, CUstreamCaptureMode mode);
-    CUresult (*end)(CUstream stream, CUgraph *graph);
-    CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-    CUresult (*launch)(CUgraphExec exec, CUstream stream);
-    CUresult (*destroy_exec)(CUgraphExec exec);
-    CUresult (*destroy)(CUgraph graph);
-} calls;
+static struct gpu_graphs calls;
 
 static void find_calls(void)
 {
-    static const struct {
-        const char *name;
-        int version;
-        void *field;
-    } table[] = {
-        { "cuStreamBeginCapture", 10010, &calls.begin },
-        { "cuStreamEndCapture", 10000, &calls.end },
-        { "cuGraphInstantiateWithFlags", 11040, &calls.instantiate },
-        { "cuGraphLaunch", 10000, &calls.launch },
-        { "cuGraphExecDestroy", 10000, &calls.destroy_exec },
-        { "cuGraphDestroy", 10000, &calls.destroy },
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        void *function = NULL;
-        ok(weir_cuda_driver_find(table[i].name, table[i].version, &function), table[i].name);
-        memcpy(table[i].field, &function, sizeof function);
-    }
+    const char *name = NULL;
+    int rc = gpu_graphs_find(&calls, &name);
+    ok(rc, name);
 }
 
 static void driver_ok(CUresult result, const char *what)

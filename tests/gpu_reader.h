@@ -18,6 +18,7 @@
  * Layers are read through waits of the step, or by a graph a slot with captured
  * waits, which is launched again and again. */
 
+#include "gpu_graphs.h"
 #include "gpu_rig.h"
 
 #include <limits.h>
@@ -31,19 +32,6 @@ enum {
     READER_ROW_BYTES = 1024
 };
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphExec_st *CUgraphExec;
-
-/* The server's part of the driver. */
-struct reader_graphs {
-    CUresult (*begin)(CUstream stream, CUstreamCaptureMode mode);
-    CUresult (*end)(CUstream stream, CUgraph *graph);
-    CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-    CUresult (*launch)(CUgraphExec exec, CUstream stream);
-    CUresult (*destroy_exec)(CUgraphExec exec);
-    CUresult (*destroy)(CUgraph graph);
-};
-
 struct reader {
     struct rig *rig;
     struct random random;
@@ -55,7 +43,7 @@ struct reader {
     struct weir_pattern_planes planes;
     struct weir_pattern_batch batches[READER_SLOTS];
     weir_event *events[READER_SLOTS]; /* behind each slot's step */
-    struct reader_graphs calls;
+    struct gpu_graphs calls;
     CUgraphExec graphs[READER_SLOTS]; /* NULL: none */
     uint64_t contents[READER_ALL_PAGES + 1];
     uint64_t host_contents[READER_HOSTS + 1];
@@ -71,26 +59,11 @@ struct reader {
 
 /* ---- Opening and closing ------------------------------------------------- */
 
-static inline void reader_find_calls(struct reader_graphs *calls)
+static inline void reader_find_calls(struct gpu_graphs *calls)
 {
-    static const struct {
-        const char *name;
-        int version;
-        size_t offset;
-    } table[] = {
-        { "cuStreamBeginCapture", 10010, offsetof(struct reader_graphs, begin) },
-        { "cuStreamEndCapture", 10000, offsetof(struct reader_graphs, end) },
-        { "cuGraphInstantiateWithFlags", 11040, offsetof(struct reader_graphs, instantiate) },
-        { "cuGraphLaunch", 10000, offsetof(struct reader_graphs, launch) },
-        { "cuGraphExecDestroy", 10000, offsetof(struct reader_graphs, destroy_exec) },
-        { "cuGraphDestroy", 10000, offsetof(struct reader_graphs, destroy) },
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        void *function;
-        int rc = weir_cuda_driver_find(table[i].name, table[i].version, &function);
-        REQUIRE(rc == 0, "%s", table[i].name);
-        memcpy((char *)calls + table[i].offset, &function, sizeof function);
-    }
+    const char *name = NULL;
+    int rc = gpu_graphs_find(calls, &name);
+    REQUIRE(rc == 0, "%s", name);
 }
 
 static inline int32_t reader_page(uint64_t step, uint32_t index)

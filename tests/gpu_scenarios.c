@@ -53,7 +53,7 @@ struct scene {
     weir_shape shape;
     weir_rank *rank;
     struct weir_pattern_planes planes;
-    struct reader_graphs calls;
+    struct gpu_graphs calls;
     uint32_t *gates;
     struct part parts[PARTS];
     uint32_t n_parts;
