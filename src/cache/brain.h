@@ -425,9 +425,11 @@ void weir_run_count(const weir_cache *cache, const struct page_chain *chain, uin
 
 /* ---- break_even.c -------------------------------------------------------- */
 
-/* Fills load_ns, compute_ns and n_worth for a hit of n entries; returns the
- * entries that are worth using. */
-uint32_t weir_hit_price(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *hit);
+/* Fills a hit of n entries; returns those that are worth using. price: only load_ns,
+ * compute_ns and n_worth, the rest 0, and without a look at the entries while no
+ * rate is known. */
+uint32_t weir_hit_measure(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *hit);
+uint32_t weir_hit_price(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *price);
 
 /* ---- write.c ------------------------------------------------------------- */
 

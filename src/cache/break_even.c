@@ -42,21 +42,39 @@ static uint64_t loads_ahead(const weir_cache *cache)
     return n;
 }
 
-uint32_t weir_hit_price(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *hit)
+uint32_t weir_hit_measure(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *hit)
 {
-    uint32_t n_load = 0, first = n;
-    for (uint32_t i = n; i-- > 0;) {
-        if (cache->entries[path[i]].page[DEVICE])
-            continue;
-        first = i;
-        n_load++;
+    uint32_t n_host = 0, n_loading = 0, first = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct entry *entry = &cache->entries[path[i]];
+        n_loading += (entry->flags & ENTRY_LOADING) != 0;
+        if (!entry->page[DEVICE] && n_host++ == 0)
+            first = i;
     }
     struct break_even price = weir_break_even(&cache->rates, cache->page_bytes, cache->page_tokens,
-                                              n_load, n_load ? loads_ahead(cache) : 0, n - first);
+                                              n_host, n_host ? loads_ahead(cache) : 0, n - first);
     uint32_t worth = price.load ? n : first;
-    hit->load_ns = price.load_ns;
-    hit->compute_ns = price.compute_ns;
-    hit->n_worth = (size_t)worth * cache->page_tokens;
+    size_t page_tokens = cache->page_tokens;
+    *hit = (weir_hit){
+        .n_tokens = n * page_tokens,
+        .n_device = (n - n_host - n_loading) * page_tokens,
+        .n_host = n_host * page_tokens,
+        .n_loading = n_loading * page_tokens,
+        .load_ns = price.load_ns,
+        .compute_ns = price.compute_ns,
+        .n_worth = worth * page_tokens,
+    };
+    return worth;
+}
+
+uint32_t weir_hit_price(const weir_cache *cache, const int32_t *path, uint32_t n, weir_hit *price)
+{
+    weir_hit hit = { .n_worth = (size_t)n * cache->page_tokens };
+    uint32_t worth = n;
+    if (cache->rates.ns_per_token || cache->rates.bytes_per_second)
+        worth = weir_hit_measure(cache, path, n, &hit);
+    *price =
+        (weir_hit){ .load_ns = hit.load_ns, .compute_ns = hit.compute_ns, .n_worth = hit.n_worth };
     return worth;
 }
 

@@ -279,18 +279,6 @@ int weir_cache_destroy(weir_cache **out)
 
 /* ---- Looking ------------------------------------------------------------- */
 
-static void count_hit(const weir_cache *cache, int32_t ref, weir_hit *hit)
-{
-    const struct entry *entry = &cache->entries[ref];
-    hit->n_tokens += cache->page_tokens;
-    if (!entry->page[DEVICE])
-        hit->n_host += cache->page_tokens;
-    else if (entry->flags & ENTRY_LOADING)
-        hit->n_loading += cache->page_tokens;
-    else
-        hit->n_device += cache->page_tokens;
-}
-
 int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
 {
     if (!cache)
@@ -298,16 +286,12 @@ int weir_cache_peek(const weir_cache *cache, const weir_key *key, weir_hit *hit)
     if (!key || !hit || (key->n_tokens && !key->tokens))
         return weir_invalid(&cache->log, "peek: key, its tokens or hit is NULL");
     int32_t root;
-    weir_hit found = { 0 };
     int rc = weir_key_find_root(cache, key, "peek", &root);
     if (rc && rc != -ENOENT)
         return rc;
     weir_part part = { key->tokens, key->n_tokens, 0, key->spans, key->n_spans };
     uint32_t n = rc ? 0 : weir_radix_peek(cache->radix, root, &part, cache->path, cache->n_device);
-    for (uint32_t i = 0; i < n; i++)
-        count_hit(cache, cache->path[i], &found);
-    weir_hit_price(cache, cache->path, n, &found);
-    *hit = found;
+    weir_hit_measure(cache, cache->path, n, hit);
     return 0;
 }
 
