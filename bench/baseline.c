@@ -189,17 +189,18 @@ int weir_bench_baseline_copy(struct weir_bench_baseline *baseline, enum weir_dir
 }
 
 int weir_bench_baseline_time(struct weir_bench_baseline *baseline, enum weir_direction direction,
-                             double *seconds)
+                             uint32_t n, double *seconds)
 {
     struct weir_bench_device *device = baseline->rig->device;
+    uint32_t n_layers = baseline->rig->layout.n_layers;
     double start = weir_bench_now();
     int rc = 0;
-    for (uint32_t layer = 0; layer < baseline->rig->layout.n_layers && !rc; layer++)
-        rc = weir_bench_baseline_copy(baseline, direction, layer, device->side);
+    for (uint32_t i = 0; i < n * n_layers && !rc; i++)
+        rc = weir_bench_baseline_copy(baseline, direction, i % n_layers, device->side);
     if (!rc)
         rc = weir_bench_mark(device, device->side);
     if (!rc)
         rc = weir_bench_wait(device, device->side);
-    *seconds = weir_bench_now() - start;
+    *seconds = (weir_bench_now() - start) / n;
     return rc;
 }

@@ -25,8 +25,9 @@ void weir_bench_baseline_close(struct weir_bench_baseline **baseline);
 int weir_bench_baseline_copy(struct weir_bench_baseline *baseline, enum weir_direction direction,
                              uint32_t layer, weir_stream *stream);
 
-/* All layers alone, in the device's side stream, until they have ended. */
+/* All layers alone, n times in a row, in the device's side stream, until they have
+ * ended; how long one time took. */
 int weir_bench_baseline_time(struct weir_bench_baseline *baseline, enum weir_direction direction,
-                             double *seconds);
+                             uint32_t n, double *seconds);
 
 #endif

@@ -9,7 +9,8 @@
  *
  * The modes of a group share their device memory and each have a host pool. A
  * call's time ends when the rank reports it, so it has a server's whole path in
- * it: the plan, the enqueueing, the completion word. */
+ * it: the plan, the enqueueing, the completion word. Of several calls in a row
+ * (--queued) only the first has: the others are enqueued beside it. */
 
 #include "baseline.h"
 #include "bench.h"
@@ -40,6 +41,7 @@ struct options {
     uint64_t bytes;
     uint32_t n_layers;
     uint32_t n_tensors;
+    uint32_t queued;
 };
 
 struct mode {
@@ -183,10 +185,10 @@ static void give_up(struct group *group, struct mode *mode, int rc)
     snprintf(mode->reason, sizeof mode->reason, "%s", weir_bench_reason(group->device, rc));
 }
 
-static int call(struct mode *mode, enum weir_direction direction, double *seconds)
+static int call(struct mode *mode, enum weir_direction direction, uint32_t queued, double *seconds)
 {
-    return mode->baseline ? weir_bench_baseline_time(mode->baseline, direction, seconds)
-                          : weir_bench_rig_time(mode->rig, direction, seconds);
+    return mode->baseline ? weir_bench_baseline_time(mode->baseline, direction, queued, seconds)
+                          : weir_bench_rig_time(mode->rig, direction, queued, seconds);
 }
 
 static int verified_call(const struct options *options, struct mode *mode,
@@ -196,17 +198,18 @@ static int verified_call(const struct options *options, struct mode *mode,
     uint64_t wrong = 0;
     int rc = weir_bench_rig_prepare(mode->rig, direction);
     if (!rc)
-        rc = call(mode, direction, &seconds);
+        rc = call(mode, direction, 1, &seconds);
     if (!rc)
         rc = weir_bench_rig_check(mode->rig, direction, options->common.plant_error, &wrong);
     mode->wrong += wrong;
     return rc;
 }
 
-static int timed_call(struct mode *mode, enum weir_direction direction)
+static int timed_call(const struct options *options, struct mode *mode,
+                      enum weir_direction direction)
 {
     double seconds;
-    int rc = call(mode, direction, &seconds);
+    int rc = call(mode, direction, options->queued, &seconds);
     if (!rc)
         rc = weir_bench_samples_add(&mode->times, seconds);
     if (!rc && !mode->baseline)
@@ -231,9 +234,9 @@ static void each_mode(struct group *group, enum weir_direction direction, enum p
         if (mode->rc)
             continue;
         if (phase == TIME)
-            rc = timed_call(mode, direction);
+            rc = timed_call(group->options, mode, direction);
         else if (phase == WARM_UP)
-            rc = call(mode, direction, &ignored);
+            rc = call(mode, direction, group->options->queued, &ignored);
         else if (group->options->common.verify)
             rc = verified_call(group->options, mode, direction);
         if (!rc)
@@ -383,7 +386,8 @@ enum {
     KEY_DIRECTIONS,
     KEY_BYTES,
     KEY_LAYERS,
-    KEY_TENSORS
+    KEY_TENSORS,
+    KEY_QUEUED
 };
 
 static const struct argp_option option_list[] = {
@@ -401,6 +405,7 @@ static const struct argp_option option_list[] = {
       "Bytes of a call (268435456); at most 64 MiB where a page has less than 16 KiB a layer", 0 },
     { "layers", KEY_LAYERS, "N", 0, "Layers (8)", 0 },
     { "tensors", KEY_TENSORS, "N", 0, "Tensors of a layer (2)", 0 },
+    { "queued", KEY_QUEUED, "N", 0, "Calls in a row, enqueued one behind another; 1..8 (1)", 0 },
     { 0, 0, 0, 0, 0, 0 }
 };
 
@@ -451,6 +456,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_TENSORS:
         weir_bench_read_u32(state, "tensors", text, 1, WEIR_MAX_TENSORS, &options->n_tensors);
+        break;
+    case KEY_QUEUED:
+        weir_bench_read_u32(state, "queued", text, 1, WEIR_BENCH_QUEUED, &options->queued);
         break;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -521,7 +529,8 @@ int weir_bench_copy(int argc, char **argv)
                                .directions = LIST(0, 1),
                                .bytes = UINT64_C(256) << 20,
                                .n_layers = 8,
-                               .n_tensors = 2 };
+                               .n_tensors = 2,
+                               .queued = 1 };
     argp_parse(&argp, argc, argv, 0, NULL, &options);
 
     struct weir_bench_device *device = NULL;
@@ -535,6 +544,7 @@ int weir_bench_copy(int argc, char **argv)
     weir_bench_report_begin(&report, "copy", &options.common, device);
     weir_bench_put_integer(&report, report.settings, "layers", options.n_layers);
     weir_bench_put_integer(&report, report.settings, "tensors", options.n_tensors);
+    weir_bench_put_integer(&report, report.settings, "queued", options.queued);
     int rc = measure(&options, group, &report);
     if (rc)
         fprintf(stderr, "weir-bench copy: %s\n", weir_bench_reason(device, rc));

@@ -193,7 +193,7 @@ static int time_link(struct shape_run *run)
             rc = weir_bench_wait(device, device->side);
         seconds = weir_bench_now() - start;
     } else {
-        rc = weir_bench_rig_time(rig, WEIR_LOAD, &seconds);
+        rc = weir_bench_rig_time(rig, WEIR_LOAD, 1, &seconds);
     }
     return rc ? rc : weir_bench_samples_add(&run->link, seconds);
 }

@@ -251,14 +251,18 @@ int weir_bench_rig_drain(struct weir_bench_rig *rig)
     return 0;
 }
 
-int weir_bench_rig_time(struct weir_bench_rig *rig, enum weir_direction direction, double *seconds)
+int weir_bench_rig_time(struct weir_bench_rig *rig, enum weir_direction direction, uint32_t n,
+                        double *seconds)
 {
     double start = weir_bench_now();
-    int rc = direction == WEIR_LOAD ? weir_bench_rig_load(rig) : weir_bench_rig_write_back(rig);
-    if (!rc)
-        rc = weir_bench_rig_end(rig);
+    int rc = 0;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        rc = direction == WEIR_LOAD ? weir_bench_rig_load(rig) : weir_bench_rig_write_back(rig);
+        if (!rc)
+            rc = weir_bench_rig_end(rig);
+    }
     if (!rc)
         rc = weir_bench_rig_drain(rig);
-    *seconds = weir_bench_now() - start;
+    *seconds = (weir_bench_now() - start) / n;
     return rc;
 }

@@ -16,12 +16,15 @@
  * i carries content i on both sides, so that either tier can be filled with it
  * and the other one checked.
  *
- * Invariants: at most one transfer at a time; `due` counts the reports that have
- * not come; every page of both pools is in exactly one move. */
+ * Invariants: at most WEIR_BENCH_QUEUED steps at a time, of one direction, which
+ * copy the same bytes; `due` counts the reports that have not come; every page of
+ * both pools is in exactly one move. */
 
 #include "device.h"
 
 #include "transfer/rank.h"
+
+#define WEIR_BENCH_QUEUED 8u
 
 struct weir_bench_layout {
     uint32_t n_layers;
@@ -78,8 +81,10 @@ int weir_bench_rig_poll(struct weir_bench_rig *rig);
 /* Polls until none is due. */
 int weir_bench_rig_drain(struct weir_bench_rig *rig);
 
-/* One call of a direction alone, and how long it took until it was reported. */
-int weir_bench_rig_time(struct weir_bench_rig *rig, enum weir_direction direction, double *seconds);
+/* n calls of a direction, each enqueued while those before it may run, and how
+ * long one took, until the last was reported. n: 1..WEIR_BENCH_QUEUED. */
+int weir_bench_rig_time(struct weir_bench_rig *rig, enum weir_direction direction, uint32_t n,
+                        double *seconds);
 
 /* What a verified call needs: the source is filled, the target with something
  * else; then the call; then *n_wrong bytes of the target differ. `plant` damages

@@ -86,6 +86,9 @@ def check_copy(program):
         expect(row["bytes"] % page == 0 and 100000 - 2 * page < row["bytes"] <= 100000,
                f"bytes of {row}")
     check_planted(program, "copy", "--engines", "auto,register")
+    queued = result(program, "copy", "--queued", "3")
+    check_common("copy", queued)
+    expect(queued["settings"]["queued"] == 3, "calls in a row")
     kernels = result(program, "copy", "--engines", "tma,vector,copy", "--ctas", "1,2",
                      "--rings", "6x32768,3x16384")["results"]
     expect(all("skipped" in row for row in kernels), "the CPU device has no engines")
