@@ -98,8 +98,8 @@ static const void *const rig_image = weir_test_image;
 static const void *const rig_image = NULL;
 #endif
 
-/* Exits with RIG_SKIP where there is no GPU, or were no kernels to be had. */
-static inline void rig_open(struct rig *rig)
+/* Exits with RIG_SKIP where there is no such GPU, or were no kernels to be had. */
+static inline void rig_open_gpu(struct rig *rig, uint32_t ordinal)
 {
     *rig = (struct rig){ 0 };
     rig_at("opening the device");
@@ -107,10 +107,11 @@ static inline void rig_open(struct rig *rig)
     weir_device_params params;
     weir_device_params_init(&params);
     params.kind = WEIR_DEVICE_CUDA;
+    params.ordinal = ordinal;
     params.log = weir_log_stderr(WEIR_LOG_INFO);
     int rc = weir_device_open(&rig->device, &params);
     if (rc == -ENODEV || (rc == 0 && !rig_image)) {
-        printf("skipped: %s\n", rc ? "no GPU" : "built without nvcc");
+        printf("skipped: %s\n", rc ? "no GPU of that number" : "built without nvcc");
         exit(RIG_SKIP);
     }
     REQUIRE(rc == 0, "%s", weir_error_name(rc));
@@ -129,6 +130,11 @@ static inline void rig_open(struct rig *rig)
     rig->has_bulk = major >= 9;
     for (int i = 0; i < 2; i++)
         REQUIRE(rig->ops->stream_create(rig->device, 0, &rig->streams[i]) == 0, "a stream");
+}
+
+static inline void rig_open(struct rig *rig)
+{
+    rig_open_gpu(rig, 0);
 }
 
 /* The test's exit status. */

@@ -595,6 +595,14 @@ static int wind_up(struct chaos *chaos)
     return rc ? rc : check(chaos);
 }
 
+static bool has_device_of_earlier(const struct chaos *chaos, uint32_t rank)
+{
+    for (uint32_t i = 0; i < rank; i++)
+        if (weir_hands_device(chaos->hands, i) == weir_hands_device(chaos->hands, rank))
+            return true;
+    return false;
+}
+
 static int open_faults(struct chaos *chaos)
 {
     uint32_t n_ranks = chaos->options.n_ranks;
@@ -602,11 +610,10 @@ static int open_faults(struct chaos *chaos)
     if (!chaos->faults)
         return -ENOMEM;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
-        weir_device *device = weir_hands_device(chaos->hands, rank);
-        if (rank && device == weir_hands_device(chaos->hands, rank - 1))
+        if (has_device_of_earlier(chaos, rank))
             continue;
-        int rc = weir_faults_open(&chaos->faults[rank], device, chaos->seed + rank, FAIL_SHARE,
-                                  STALL_SHARE);
+        int rc = weir_faults_open(&chaos->faults[rank], weir_hands_device(chaos->hands, rank),
+                                  chaos->seed + rank, FAIL_SHARE, STALL_SHARE);
         if (rc)
             return rc;
     }

@@ -15,9 +15,13 @@ struct task {
     weir_event *event; /* behind the step's end */
 };
 
-struct state {
-    weir_device *device; /* of all ranks */
+struct gpu {
+    weir_device *device;
     struct weir_pattern_gpu pattern;
+};
+
+struct state {
+    struct gpu *gpus;                   /* [n_gpus] */
     struct weir_pattern_planes *planes; /* [rank] */
     struct task *tasks;                 /* [work][rank] */
 };
@@ -26,6 +30,13 @@ static struct task *task_of(const struct weir_hands *hands, size_t work, uint32_
 {
     const struct state *state = hands->state;
     return &state->tasks[work * hands->options->n_ranks + rank];
+}
+
+/* Ranks are dealt out to the GPUs. */
+static struct gpu *gpu_of(const struct weir_hands *hands, uint32_t rank)
+{
+    const struct state *state = hands->state;
+    return &state->gpus[rank % hands->options->n_gpus];
 }
 
 /* ---- Steps --------------------------------------------------------------- */
@@ -55,10 +66,9 @@ static uint64_t count_tokens(const struct span *span, const struct weir_step_par
     return span->first_token < part->end ? part->end - span->first_token : 0;
 }
 
-static int begin_batch(struct weir_hands *hands, const struct weir_work *work,
+static int begin_batch(struct weir_hands *hands, const struct weir_work *work, uint32_t rank,
                        struct weir_pattern_batch *batch)
 {
-    struct state *state = hands->state;
     uint64_t n_fills = 0;
     uint64_t n_checks = 0;
     uint64_t n_tokens = 0;
@@ -70,8 +80,8 @@ static int begin_batch(struct weir_hands *hands, const struct weir_work *work,
     }
     if (n_fills > INT32_MAX || n_checks > INT32_MAX || n_tokens > UINT32_MAX)
         return -ENOMEM;
-    return weir_pattern_batch_begin(batch, &state->pattern, (uint32_t)n_fills, (uint32_t)n_checks,
-                                    n_tokens);
+    return weir_pattern_batch_begin(batch, &gpu_of(hands, rank)->pattern, (uint32_t)n_fills,
+                                    (uint32_t)n_checks, n_tokens);
 }
 
 static struct weir_pattern_entry *add_pages(struct weir_pattern_entry *entry,
@@ -98,7 +108,7 @@ static int prepare(struct weir_hands *hands, size_t index, uint32_t rank)
 {
     const struct weir_work *work = &hands->works[index];
     struct weir_pattern_batch *batch = &task_of(hands, index, rank)->batch;
-    int rc = begin_batch(hands, work, batch);
+    int rc = begin_batch(hands, work, rank, batch);
     if (rc)
         return rc;
     uint32_t page_tokens = hands->options->page_tokens;
@@ -124,18 +134,19 @@ static int prepare(struct weir_hands *hands, size_t index, uint32_t rank)
 static int forward(struct weir_hands *hands, size_t index, uint32_t rank)
 {
     struct state *state = hands->state;
+    struct weir_pattern_gpu *pattern = &gpu_of(hands, rank)->pattern;
     const struct weir_hand *hand = &hands->hands[rank];
     const struct weir_pattern_batch *batch = &task_of(hands, index, rank)->batch;
     const struct weir_pattern_planes *planes = &state->planes[rank];
-    int rc = weir_pattern_batch_upload(batch, &state->pattern, hand->stream);
+    int rc = weir_pattern_batch_upload(batch, pattern, hand->stream);
     for (uint32_t layer = 0; !rc && layer < hands->options->n_layers; layer++) {
         rc = weir_rank_wait_layer(hand->rank, hands->works[index].step, layer, hand->stream);
         if (!rc)
-            rc = weir_pattern_batch_fill(batch, &state->pattern, planes, layer, hand->stream);
+            rc = weir_pattern_batch_fill(batch, pattern, planes, layer, hand->stream);
         if (!rc)
-            rc = weir_pattern_batch_check(batch, &state->pattern, planes, layer, hand->stream);
+            rc = weir_pattern_batch_check(batch, pattern, planes, layer, hand->stream);
     }
-    return rc ? rc : weir_pattern_batch_download(batch, &state->pattern, hand->stream);
+    return rc ? rc : weir_pattern_batch_download(batch, pattern, hand->stream);
 }
 
 static int ended(struct weir_hands *hands, size_t index, uint32_t rank)
@@ -179,7 +190,6 @@ static void retire(struct weir_hands *hands, size_t index)
 /* The oldest step only, so that the GPU has work while the host makes more. */
 static int wait_for_oldest(struct weir_hands *hands)
 {
-    struct state *state = hands->state;
     size_t oldest = WEIR_REPLAY_STEPS;
     for (size_t i = 0; i < WEIR_REPLAY_STEPS; i++)
         if (hands->works[i].step &&
@@ -187,9 +197,9 @@ static int wait_for_oldest(struct weir_hands *hands)
             oldest = i;
     int rc = 0;
     for (uint32_t rank = 0; !rc && rank < hands->options->n_ranks; rank++)
-        rc = oldest < WEIR_REPLAY_STEPS
-                 ? weir_gpu_wait(&state->pattern.gpu, task_of(hands, oldest, rank)->event)
-                 : weir_rank_synchronize(hands->hands[rank].rank);
+        rc = oldest < WEIR_REPLAY_STEPS ? weir_gpu_wait(&gpu_of(hands, rank)->pattern.gpu,
+                                                        task_of(hands, oldest, rank)->event)
+                                        : weir_rank_synchronize(hands->hands[rank].rank);
     return rc;
 }
 
@@ -204,70 +214,85 @@ static uint64_t races(const struct weir_hands *hands)
 static int open_rank(struct weir_hands *hands, uint32_t rank, const weir_rank_params *params)
 {
     struct state *state = hands->state;
+    struct gpu *gpu = gpu_of(hands, rank);
     struct weir_hand *hand = &hands->hands[rank];
-    const struct weir_device_ops *ops = state->device->ops;
-    hand->device = state->device;
+    const struct weir_device_ops *ops = gpu->device->ops;
+    hand->device = gpu->device;
     int rc = ops->stream_create(hand->device, 0, &hand->stream);
     if (!rc)
         rc = weir_rank_open(&hand->rank, hand->device, params);
     if (!rc)
-        rc = weir_pattern_planes_create(&state->planes[rank], &state->pattern, hand->rank,
+        rc = weir_pattern_planes_create(&state->planes[rank], &gpu->pattern, hand->rank,
                                         params->shape, rank, hand->stream);
     for (size_t work = 0; !rc && work < WEIR_REPLAY_STEPS; work++)
         rc = ops->event_create(hand->device, &task_of(hands, work, rank)->event);
     return rc;
 }
 
+static int open_gpu(struct gpu *gpu, uint32_t ordinal, weir_log log)
+{
+    weir_device_params params;
+    weir_device_params_init(&params);
+    params.kind = WEIR_DEVICE_CUDA;
+    params.ordinal = ordinal;
+    params.log = log;
+    int rc = weir_device_open(&gpu->device, &params);
+    return rc ? rc : weir_pattern_gpu_open(&gpu->pattern, gpu->device);
+}
+
 static int open_all(struct weir_hands *hands, const weir_rank_params *params)
 {
+    uint32_t n_gpus = hands->options->n_gpus;
     uint32_t n_ranks = hands->options->n_ranks;
     struct state *state = hands->state = calloc(1, sizeof *state);
     if (!state)
         return -ENOMEM;
+    state->gpus = calloc(n_gpus, sizeof *state->gpus);
     state->planes = calloc(n_ranks, sizeof *state->planes);
     state->tasks = calloc((size_t)n_ranks * WEIR_REPLAY_STEPS, sizeof *state->tasks);
-    if (!state->planes || !state->tasks)
+    if (!state->gpus || !state->planes || !state->tasks)
         return -ENOMEM;
-    weir_device_params device_params;
-    weir_device_params_init(&device_params);
-    device_params.kind = WEIR_DEVICE_CUDA;
-    device_params.log = params->log;
-    int rc = weir_device_open(&state->device, &device_params);
-    if (!rc)
-        rc = weir_pattern_gpu_open(&state->pattern, state->device);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < n_gpus; i++)
+        rc = open_gpu(&state->gpus[i], i, params->log);
     for (uint32_t rank = 0; !rc && rank < n_ranks; rank++)
         rc = open_rank(hands, rank, params);
     return rc;
 }
 
-/* First all work ends, since kernels of one rank may run while another closes. */
-static void close_ranks(struct weir_hands *hands)
+static void close_rank(struct weir_hands *hands, uint32_t rank)
 {
     struct state *state = hands->state;
-    for (uint32_t rank = 0; rank < hands->options->n_ranks; rank++)
-        if (hands->hands[rank].stream)
-            state->device->ops->stream_destroy(state->device, hands->hands[rank].stream);
-    for (uint32_t rank = 0; rank < hands->options->n_ranks; rank++) {
-        weir_rank_close(&hands->hands[rank].rank);
-        weir_pattern_planes_destroy(&state->planes[rank], &state->pattern);
-        for (size_t work = 0; work < WEIR_REPLAY_STEPS; work++) {
-            struct task *task = task_of(hands, work, rank);
-            weir_pattern_batch_destroy(&task->batch, &state->pattern);
-            if (task->event)
-                state->device->ops->event_destroy(state->device, task->event);
-        }
+    struct gpu *gpu = gpu_of(hands, rank);
+    weir_rank_close(&hands->hands[rank].rank);
+    weir_pattern_planes_destroy(&state->planes[rank], &gpu->pattern);
+    for (size_t work = 0; work < WEIR_REPLAY_STEPS; work++) {
+        struct task *task = task_of(hands, work, rank);
+        weir_pattern_batch_destroy(&task->batch, &gpu->pattern);
+        if (task->event)
+            gpu->device->ops->event_destroy(gpu->device, task->event);
     }
-    weir_pattern_gpu_close(&state->pattern);
 }
 
+/* First all work ends, since kernels of one rank may run while another closes. */
 static void close_all(struct weir_hands *hands)
 {
     struct state *state = hands->state;
     if (!state)
         return;
-    if (state->device)
-        close_ranks(hands);
-    weir_device_close(&state->device);
+    bool opened = state->gpus && state->planes && state->tasks;
+    for (uint32_t rank = 0; opened && rank < hands->options->n_ranks; rank++) {
+        weir_device *device = gpu_of(hands, rank)->device;
+        if (hands->hands[rank].stream)
+            device->ops->stream_destroy(device, hands->hands[rank].stream);
+    }
+    for (uint32_t rank = 0; opened && rank < hands->options->n_ranks; rank++)
+        close_rank(hands, rank);
+    for (uint32_t i = 0; opened && i < hands->options->n_gpus; i++) {
+        weir_pattern_gpu_close(&state->gpus[i].pattern);
+        weir_device_close(&state->gpus[i].device);
+    }
+    free(state->gpus);
     free(state->planes);
     free(state->tasks);
     free(state);

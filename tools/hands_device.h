@@ -7,7 +7,7 @@
  *   hands.c        orders, steps, reports; hand_thread.c: the same on threads
  *      │ ops
  *      ├─► hands_cpu.c   a device a rank; functions on its streams
- *      └─► hands_cuda.c  one GPU for all ranks; kernels
+ *      └─► hands_cuda.c  ranks dealt out to n_gpus GPUs; kernels
  *
  * A step on a rank: prepare, weir_rank_begin, forward,
  * weir_rank_end, ended; then, when all ranks have reported its end, retire. */

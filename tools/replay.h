@@ -41,6 +41,8 @@ const char *weir_replay_device_name(enum weir_replay_device device);
  *   batch         requests that one step prefills
  *   active        requests that decode at a time; 0: a request ends with its
  *                 prefill
+ *   n_gpus        the first of the machine, to which the ranks are dealt out; at
+ *                 most n_ranks
  *   judge_later   wrong bytes are kept with their requests, not counted: after a
  *                 failed load some are to be expected
  *   link_gbps     of CPU devices, a direction; 0: no limit
@@ -66,6 +68,7 @@ struct weir_replay_options {
     uint32_t batch;
     uint32_t active;
     uint32_t n_ranks;
+    uint32_t n_gpus;
     bool judge_later;
     double link_gbps;
     uint32_t passes;

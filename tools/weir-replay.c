@@ -51,6 +51,7 @@ enum option_key {
     KEY_ENGINE,
     KEY_BATCH,
     KEY_RANKS,
+    KEY_GPUS,
     KEY_ACTIVE,
     KEY_PASSES,
     KEY_VERIFY,
@@ -82,7 +83,8 @@ static const struct argp_option option_list[] = {
       "Where the bytes are; none: only the cache runs (none; cpu with --verify)", 0 },
     { "engine", KEY_ENGINE, "NAME", 0,
       "What moves them with --device cuda: auto, tma, vector or copy (auto)", 0 },
-    { "ranks", KEY_RANKS, "N", 0, "Number of ranks; cuda: all on the first GPU (1)", 0 },
+    { "ranks", KEY_RANKS, "N", 0, "Number of ranks (1)", 0 },
+    { "gpus", KEY_GPUS, "N", 0, "GPUs that --device cuda deals them out to (1)", 0 },
     { "shape", KEY_SHAPE, "LAYERS,TENSORS,ROW_BYTES", 0, "What a page holds (2,2,16)", 0 },
     { "host-layout", KEY_HOST_LAYOUT, "NAME", 0, "Order of bytes in host memory (segmented)", 0 },
     { "verify", KEY_VERIFY, 0, 0, "Compare all pages that a step uses with their pattern", 0 },
@@ -229,6 +231,10 @@ static void finish(struct argp_state *state, struct command *command)
         argp_error(state, "--verify needs bytes to look at: --device cpu or cuda");
     if (options->engine != WEIR_ENGINE_AUTO && options->device != WEIR_REPLAY_CUDA)
         argp_error(state, "--engine needs --device cuda");
+    if (options->n_gpus > 1 && options->device != WEIR_REPLAY_CUDA)
+        argp_error(state, "--gpus needs --device cuda");
+    if (options->n_gpus > options->n_ranks)
+        argp_error(state, "--gpus %u needs as many --ranks", options->n_gpus);
     if (!options->page_tokens) {
         if (options->block_tokens > WEIR_MAX_PAGE_TOKENS)
             argp_error(state, "--page-tokens is needed where --block-tokens is above %u",
@@ -287,6 +293,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_RANKS:
         read_u32(state, "ranks", text, 1, 64, &options->n_ranks);
+        break;
+    case KEY_GPUS:
+        read_u32(state, "gpus", text, 1, 64, &options->n_gpus);
         break;
     case KEY_ACTIVE:
         read_u32(state, "active", text, 0, 1u << 16, &options->active);
@@ -472,6 +481,7 @@ int main(int argc, char **argv)
                      .host_layout = WEIR_HOST_SEGMENTED,
                      .batch = 1,
                      .n_ranks = 1,
+                     .n_gpus = 1,
                      .passes = 1 },
         .seconds = 10,
     };

@@ -42,4 +42,14 @@ for ranks in (1, 3):
           "--host-pages", 3400, "--active", 6, "--batch", 2, "--passes", 2)
 check("--shape", "4,1,1152", "--device-pages", 160, "--host-pages", 300, "--active", 8)
 
+TWO = ("--ranks", 3, "--gpus", 2)
+status, _, err = run(program, demo, *BLOCK, *TWO)
+if status == 3 and "-ENODEV" in err:
+    print("one GPU: nothing over two")
+else:
+    failures.expect(status == 0, f"two GPUs: status {status}: {err}")
+    for engine in ("auto", "tma", "vector", "copy"):
+        check("--shape", "2,2,128", "--engine", engine, *TWO, "--device-pages", 160,
+              "--host-pages", 700, "--active", 6, "--batch", 2)
+
 failures.exit()

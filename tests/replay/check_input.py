@@ -33,6 +33,8 @@ refuse("there are: segmented, layer_first, page_first, page_first_direct", progr
        "--host-layout", "sideways")
 refuse("there are: cpu, cuda, none", program, demo, "--device", "abacus")
 refuse("there are: auto, tma, vector, copy", program, demo, "--device", "cuda", "--engine", "steam")
+refuse("--gpus needs --device", program, demo, "--device", "cpu", "--ranks", "2", "--gpus", "2")
+refuse("--gpus 2 needs", program, demo, "--device", "cuda", "--gpus", "2")
 refuse("--engine needs", program, demo, "--device", "cpu", "--engine", "tma")
 refuse("--verify", program, demo, "--verify", "--device", "none")
 refuse("from 0 to 50", program, demo, "--offered", "51")
