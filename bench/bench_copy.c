@@ -405,7 +405,8 @@ static const struct argp_option option_list[] = {
       "Bytes of a call (268435456); at most 64 MiB where a page has less than 16 KiB a layer", 0 },
     { "layers", KEY_LAYERS, "N", 0, "Layers (8)", 0 },
     { "tensors", KEY_TENSORS, "N", 0, "Tensors of a layer (2)", 0 },
-    { "queued", KEY_QUEUED, "N", 0, "Calls in a row, enqueued one behind another; 1..8 (1)", 0 },
+    { "queued", KEY_QUEUED, "N", 0,
+      "Calls in a row, each enqueued while the one before it runs (1)", 0 },
     { 0, 0, 0, 0, 0, 0 }
 };
 
@@ -458,7 +459,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
         weir_bench_read_u32(state, "tensors", text, 1, WEIR_MAX_TENSORS, &options->n_tensors);
         break;
     case KEY_QUEUED:
-        weir_bench_read_u32(state, "queued", text, 1, WEIR_BENCH_QUEUED, &options->queued);
+        weir_bench_read_u32(state, "queued", text, 1, 1000, &options->queued);
         break;
     default:
         return ARGP_ERR_UNKNOWN;

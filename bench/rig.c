@@ -199,6 +199,7 @@ static int begin(struct weir_bench_rig *rig, weir_order order)
         return rc;
     rig->step = step;
     rig->due += 2; /* the step and its transfer */
+    rig->in_flight++;
     return 0;
 }
 
@@ -236,6 +237,7 @@ int weir_bench_rig_poll(struct weir_bench_rig *rig)
     for (size_t i = 0; i < n && !rc; i++) {
         rc = items[i].rc;
         rig->due--;
+        rig->in_flight -= items[i].kind != WEIR_REPORT_STEP;
     }
     return rc;
 }
@@ -257,6 +259,12 @@ int weir_bench_rig_time(struct weir_bench_rig *rig, enum weir_direction directio
     double start = weir_bench_now();
     int rc = 0;
     for (uint32_t i = 0; i < n && !rc; i++) {
+        while (rig->in_flight > 1 && !rc) {
+            rc = weir_bench_rig_poll(rig);
+            weir_bench_relax(rig->device);
+        }
+        if (rc)
+            break;
         rc = direction == WEIR_LOAD ? weir_bench_rig_load(rig) : weir_bench_rig_write_back(rig);
         if (!rc)
             rc = weir_bench_rig_end(rig);

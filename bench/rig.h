@@ -16,15 +16,13 @@
  * i carries content i on both sides, so that either tier can be filled with it
  * and the other one checked.
  *
- * Invariants: at most WEIR_BENCH_QUEUED steps at a time, of one direction, which
- * copy the same bytes; `due` counts the reports that have not come; every page of
- * both pools is in exactly one move. */
+ * Invariants: at most two transfers at a time, of one direction, which copy the
+ * same bytes; `due` counts the reports that have not come; every page of both
+ * pools is in exactly one move. */
 
 #include "device.h"
 
 #include "transfer/rank.h"
-
-#define WEIR_BENCH_QUEUED 8u
 
 struct weir_bench_layout {
     uint32_t n_layers;
@@ -51,6 +49,7 @@ struct weir_bench_rig {
     void *report;
     uint64_t step; /* the newest */
     uint32_t due;
+    uint32_t in_flight;     /* transfers */
     double enqueue_seconds; /* of the last begin */
 };
 
@@ -81,8 +80,8 @@ int weir_bench_rig_poll(struct weir_bench_rig *rig);
 /* Polls until none is due. */
 int weir_bench_rig_drain(struct weir_bench_rig *rig);
 
-/* n calls of a direction, each enqueued while those before it may run, and how
- * long one took, until the last was reported. n: 1..WEIR_BENCH_QUEUED. */
+/* n calls of a direction, each enqueued while the one before it runs, and how long
+ * one took, until the last was reported. */
 int weir_bench_rig_time(struct weir_bench_rig *rig, enum weir_direction direction, uint32_t n,
                         double *seconds);
 

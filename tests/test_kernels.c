@@ -294,7 +294,7 @@ static void small_world(struct world *w)
                                           .layer_end = 2 };
 }
 
-/* 32 pages of room (20 rounded up): a seventh list of five waits for the first. */
+/* 64 pages of room (2 x 20 rounded up): a thirteenth list of five waits for the first. */
 Test(kernels, a_full_ring_waits_for_the_oldest_list)
 {
     SKIP_WITHOUT_KERNELS;
@@ -303,14 +303,14 @@ Test(kernels, a_full_ring_waits_for_the_oldest_list)
     struct weir_cuda_list list;
     model.hold_words = true;
     model.synchronized = 0;
-    for (uint32_t i = 0; i < 6; i++) {
+    for (uint32_t i = 0; i < 12; i++) {
         must(weir_cuda_list_begin(&list, w.pages, MODEL_STREAM, &w.transfer) == 0, "begin");
         weir_cuda_list_end(&list);
     }
     must(model.synchronized == 0, "waited too early");
     must(weir_cuda_list_begin(&list, w.pages, MODEL_STREAM, &w.transfer) == 0, "begin");
     must(model.synchronized == 1, "did not wait");
-    must(list.first + list.n_pages > 32, "the list does not wrap");
+    must(list.first + list.n_pages > 64, "the list does not wrap");
     weir_cuda_list_end(&list);
     /* The other direction has a ring of its own. */
     w.transfer.direction = WEIR_WRITE_BACK;
@@ -352,15 +352,15 @@ Test(kernels, a_full_ring_refuses_copies_within_the_device)
         { { 1 }, { 10 }, 0 }, { { 1 }, { 11 }, 0 }, { { 1 }, { 12 }, 0 }, { { 1 }, { 13 }, 0 }
     };
     must(weir_cuda_kernels_copy_within(NULL, MODEL_STREAM, copies, 12) == -ENOTSUP, "no kernels");
-    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 33) == -E2BIG, "too many");
+    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 65) == -E2BIG, "too many");
     model.hold_words = true;
     model.synchronized = 0;
-    for (uint32_t i = 0; i < 2; i++) /* 32 pages of room */
+    for (uint32_t i = 0; i < 5; i++) /* 64 pages of room */
         must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 12) == 0, "copy");
     must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 12) == -EAGAIN, "full");
-    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 8) == 0, "the rest");
+    must(weir_cuda_kernels_copy_within(w.pages, MODEL_STREAM, copies, 4) == 0, "the rest");
     must(model.synchronized == 0, "waited");
-    must(model.launches == 3, "%u launches", model.launches);
+    must(model.launches == 6, "%u launches", model.launches);
     world_close(&w);
 }
 
@@ -430,7 +430,7 @@ Test(kernels, driver_failures)
              "write");
     must(model.synchronized == 100, "%u synchronized", model.synchronized);
     w.transfer.runs = w.runs;
-    w.runs[0].count = 40;
+    w.runs[0].count = 65;
     must(weir_cuda_kernels_copy(w.pages, MODEL_STREAM, &w.transfer, 0, 2, &launch, false) == -E2BIG,
          "too many");
     world_close(&w);

@@ -14,6 +14,10 @@
 #define SLOTS 64u
 #define BLOCK_ALIGN 256u
 
+/* In flight is at most what the smaller tier has, but a list's room may be found
+ * free only after its transfer was reported and the next one ordered. */
+#define RING_TIERS 2u
+
 /* The third ring, after those of the directions. */
 #define WITHIN 2u
 #define RINGS 3u
@@ -191,7 +195,7 @@ int weir_cuda_kernels_prepare(struct weir_cuda_kernels *kernels,
     p->geometry = geometry;
     uint32_t most = geometry->device_pages < geometry->host_pages ? geometry->device_pages
                                                                   : geometry->host_pages;
-    for (p->capacity = 1; p->capacity < most;)
+    for (p->capacity = 1; p->capacity < RING_TIERS * most;)
         p->capacity *= 2;
     int rc = allocate(p);
     if (!rc) {
