@@ -35,7 +35,8 @@ typedef enum weir_launch_shape {
  * chooses.
  *
  *   engine  one that cannot do a transfer gives way to one that can
- *   launch  of the kernels; the copy engine goes layer by layer
+ *   launch  of the kernels; AUTO: one, but for loads of a slot with captured
+ *           waits; the copy engine goes layer by layer
  *   ctas    thread blocks of a kernel, at most 1024
  *   stages, stage_bytes
  *           ring of a TMA block; it must fit the device's shared memory */

@@ -78,26 +78,11 @@ int weir_cuda_transfer_tune(weir_device *base, const void *state, enum weir_dire
 
 /* ---- Choosing ------------------------------------------------------------- */
 
-/* Below so many bytes a layer, a launch a layer costs more than it gains: a
- * measurement of an H200, 0.5 MiB lose 15 % and 8 MiB 2 %, but beside a forward
- * pass large layers gain up to 7 points. */
-#define BYTES_OF_A_LAUNCH (8u << 20)
-
-/* Time on the CPU that a launch takes. */
-#define LAUNCH_US 7u
-
 struct choice {
     weir_transfer_engine engine;
     bool per_layer;
     struct weir_launch launch;
 };
-
-static uint64_t transfer_bytes(const struct weir_transfer *transfer)
-{
-    const struct weir_geometry *g = transfer->geometry;
-    return weir_transfer_pages(transfer) * g->page_bytes / g->n_layers *
-           (transfer->layer_end - transfer->layer_begin);
-}
 
 /* All tensors go by one engine, so that a layer is one launch: the copy engine if
  * it suits each, TMA if it can do each, else the vector kernel. */
@@ -128,15 +113,13 @@ static weir_transfer_engine choose_engine(const struct weir_cuda_kernels *kernel
     return copy ? WEIR_ENGINE_COPY : tma ? WEIR_ENGINE_TMA : WEIR_ENGINE_VECTOR;
 }
 
+/* An event is recorded behind a launch. Else one launch: measured on an H200 with
+ * 32 MiB a layer (bench/results), a launch a layer takes the CPU six times as long,
+ * leaves the link idle in between, and gains beside no forward pass but one that
+ * needs every SM, where no kernel should be used. */
 static bool choose_per_layer(const struct weir_transfer *transfer)
 {
-    if (transfer->events)
-        return true;
-    if (transfer->tuning.launch)
-        return transfer->tuning.launch == WEIR_LAUNCH_PER_LAYER;
-    uint32_t layers = transfer->layer_end - transfer->layer_begin;
-    return layers * LAUNCH_US <= transfer->max_enqueue_us &&
-           transfer_bytes(transfer) / layers >= BYTES_OF_A_LAUNCH;
+    return transfer->events || transfer->tuning.launch == WEIR_LAUNCH_PER_LAYER;
 }
 
 /* A write-back that would take the CPU too long by the copy engine goes by one
