@@ -21,12 +21,10 @@ struct Chunk {
     uint32_t bytes;
 };
 
-WEIR_DEVICE void copy_run(const Chunk &chunk)
+template <uint32_t BATCH> WEIR_DEVICE void copy_words_of_run(const Chunk &chunk, uint32_t words)
 {
-    constexpr uint32_t BATCH = 8;
     uint4 *to = reinterpret_cast<uint4 *>(warp_get(chunk.item.to, 0));
     const uint4 *from = reinterpret_cast<const uint4 *>(warp_get(chunk.item.from, 0));
-    uint32_t words = chunk.count * chunk.bytes / 16;
 #pragma unroll 1
     for (uint32_t w = lane_id(); w < words; w += 32 * BATCH) {
         uint4 batch[BATCH] = {};
@@ -41,32 +39,55 @@ WEIR_DEVICE void copy_run(const Chunk &chunk)
     }
 }
 
+/* A piece just above a chunk's limit is copied in halves just above a batch of
+ * eight: then one wider batch, since each waits for its loads. */
+WEIR_DEVICE void copy_run(const Chunk &chunk)
+{
+    uint32_t words = chunk.count * chunk.bytes / 16;
+    if (words > 32 * 8 && words <= 32 * 12)
+        copy_words_of_run<12>(chunk, words);
+    else
+        copy_words_of_run<8>(chunk, words);
+}
+
+/* BATCH words a lane, from word `first` on. Lanes past the end load the last word
+ * again: a load that depends on a condition is waited for before the next. */
+template <class Word, uint32_t BATCH>
+WEIR_DEVICE void copy_words_of_items(const Chunk &chunk, uint32_t first, uint32_t words,
+                                     uint32_t per_item, uint32_t magic)
+{
+    Word batch[BATCH];
+    uint64_t to[BATCH];
+#pragma unroll
+    for (uint32_t k = 0; k < BATCH; k++) {
+        uint32_t w = first + 32 * k + lane_id();
+        w = w < words ? w : words - 1;
+        uint32_t i = per_item > 1 ? high_product(w, magic) : w;
+        uint32_t offset = (w - i * per_item) * static_cast<uint32_t>(sizeof(Word));
+        to[k] = warp_get(chunk.item.to, i) + offset;
+        uint64_t from = warp_get(chunk.item.from, i) + offset;
+        batch[k] = stream_load(reinterpret_cast<const Word *>(from));
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < BATCH; k++)
+        if (first + 32 * k + lane_id() < words)
+            stream_store(reinterpret_cast<Word *>(to[k]), batch[k]);
+}
+
 template <class Word> WEIR_DEVICE void copy_items(const Chunk &chunk)
 {
-    constexpr uint32_t BATCH = 4;
+    constexpr uint32_t BATCH = sizeof(Word) > 4 ? 8 : 16;
+    constexpr uint32_t REST = 4;
     uint32_t per_item = chunk.bytes / static_cast<uint32_t>(sizeof(Word));
     uint32_t words = chunk.count * per_item;
     /* w / per_item by one product: exact for w below 2^16, and a chunk is 8 KiB. */
     uint32_t magic = per_item > 1 ? 0xffffffffu / per_item + 1 : 0;
+    uint32_t first = 0;
 #pragma unroll 1
-    for (uint32_t first = 0; first < words; first += 32 * BATCH) {
-        Word batch[BATCH];
-        uint64_t to[BATCH];
-#pragma unroll
-        for (uint32_t k = 0; k < BATCH; k++) {
-            uint32_t w = first + 32 * k + lane_id();
-            uint32_t i = per_item > 1 ? high_product(w, magic) : w;
-            uint32_t offset = (w - i * per_item) * static_cast<uint32_t>(sizeof(Word));
-            to[k] = warp_get(chunk.item.to, i % 32) + offset;
-            uint64_t from = warp_get(chunk.item.from, i % 32) + offset;
-            if (w < words)
-                batch[k] = stream_load(reinterpret_cast<const Word *>(from));
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < BATCH; k++)
-            if (first + 32 * k + lane_id() < words)
-                stream_store(reinterpret_cast<Word *>(to[k]), batch[k]);
-    }
+    for (; first + 32 * REST < words; first += 32 * BATCH)
+        copy_words_of_items<Word, BATCH>(chunk, first, words, per_item, magic);
+    if (first < words)
+        copy_words_of_items<Word, REST>(chunk, first, words, per_item, magic);
 }
 
 /* Whether the chunk's items follow one another on both sides. */
