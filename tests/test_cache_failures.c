@@ -71,6 +71,46 @@ Test(cache_failures, a_private_duplicate_is_right)
     rig_close(r);
 }
 
+/* A step fails that has computed pages which the index has from another: there they
+ * stay, and who computed them anew has nothing good but what is older. */
+Test(cache_failures, a_failed_step_leaves_no_duplicate_good)
+{
+    struct rig *r = &rig;
+    rig_open(r, rig_params(16, 24, 0));
+    rig_compute(r, "ABC");
+    weir_seq own = rig_seq(r, "ABC", 1), kid;
+    weir_request request;
+    weir_request_init(&request);
+    request.use_hit = 0;
+    request.total_tokens = 49;
+    gives(r, weir_seq_reserve(own, &request, NULL), 0);
+    rig_ack(r, rig_run(r, own, 1)->step);
+    uint64_t second = rig_run(r, own, 2)->step;
+    uint64_t third = rig_run(r, own, 3)->step;
+    cr_assert(eq(u64, rig_stats(r).duplicate_pages, 3));
+    gives(r, weir_seq_fork(&kid, 1, own, 40, NULL), 0);
+    rig_report(r, WEIR_REPORT_STEP, second, -EIO);
+    rig_poll(r);
+    cr_assert(eq(sz, r->n_events, 2));
+    expect_told(r, own, 1);
+    expect_told(r, kid, 1);
+    rig_expect_hit(r, "ABC", 3, 0, 0);
+    rig_report(r, WEIR_REPORT_STEP, third, 0);
+
+    /* Computed once more it is right, whatever was wrong before. */
+    gives(r, weir_seq_truncate(own, 16), 0);
+    gives(r, rig_reserve(r, own, 49, NULL), 0);
+    uint64_t again = rig_run(r, own, 3)->step;
+    rig_report(r, WEIR_REPORT_STEP, again, 0);
+    uint64_t tail = rig_run(r, own, 0)->step;
+    rig_report(r, WEIR_REPORT_STEP, tail, -EIO);
+    rig_poll(r);
+    expect_told(r, own, 3);
+    rig_done(r, &kid);
+    rig_done(r, &own);
+    rig_close(r);
+}
+
 /* Each computes on what the one before has computed. */
 Test(cache_failures, heirs_of_heirs)
 {

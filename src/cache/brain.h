@@ -183,7 +183,7 @@ struct seq {
     size_t good_tokens;
     int failed_rc;        /* with failed */
     uint64_t deadline_ns; /* for its loads; 0: none */
-    uint64_t lost_writer; /* newest step that wrote what was forgotten; 0: none */
+    uint64_t lost_writer; /* newest step that wrote pages of which no entry says so; 0: none */
     uint32_t lost_from;   /* first such page */
     struct seq_page *pages;
     uint32_t pages_capacity;
@@ -559,6 +559,10 @@ void weir_seq_let_go(weir_cache *cache, const struct seq *seq, const struct seq_
 
 /* Lets go of all pages but the first n, the last one first. */
 void weir_seq_keep_pages(weir_cache *cache, struct seq *seq, uint32_t n);
+
+/* Page i is the work of `writer`, of which no entry tells: what was forgotten, and what
+ * duplicates a page of the index. */
+void weir_seq_note_writer(const weir_cache *cache, struct seq *seq, uint32_t i, uint64_t writer);
 
 /* Commits what is pending, written by `writer`. */
 void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer);

@@ -28,13 +28,7 @@ static void detach_page(const weir_cache *cache, struct seq *seq, struct seq_pag
 {
     if (sp->ref < 0)
         return;
-    uint64_t writer = cache->entries[sp->ref].writer;
-    if (step_is_running(cache, writer)) {
-        if (seq->lost_writer == 0)
-            seq->lost_from = i;
-        if (writer > seq->lost_writer)
-            seq->lost_writer = writer;
-    }
+    weir_seq_note_writer(cache, seq, i, cache->entries[sp->ref].writer);
     sp->ref = WEIR_RADIX_NONE;
 }
 

@@ -260,13 +260,25 @@ int weir_seq_close(weir_seq *handle)
 
 /* ---- Committing ---------------------------------------------------------- */
 
+void weir_seq_note_writer(const weir_cache *cache, struct seq *seq, uint32_t i, uint64_t writer)
+{
+    if (!step_is_running(cache, writer))
+        return;
+    if (!step_is_running(cache, seq->lost_writer) || i < seq->lost_from)
+        seq->lost_from = i;
+    if (writer > seq->lost_writer)
+        seq->lost_writer = writer;
+}
+
 /* A page that the index holds already. Its device copy is guarded, so that the
  * path below it stays whole; ours goes on serving this sequence alone. If it is
  * on the host only, our page becomes its device copy. It may be ours already, by a
  * commit of the sequence that this one was forked off. */
-static void commit_onto(weir_cache *cache, struct seq_page *sp, int32_t ref, uint64_t writer)
+static void commit_onto(weir_cache *cache, struct seq *seq, uint32_t i, int32_t ref,
+                        uint64_t writer)
 {
     struct entry *entry = &cache->entries[ref];
+    struct seq_page *sp = &seq->pages[i];
     sp->ref = ref;
     cache->stats.committed_pages += entry->page[DEVICE] != sp->page;
     if (entry->page[DEVICE] == sp->page)
@@ -274,6 +286,7 @@ static void commit_onto(weir_cache *cache, struct seq_page *sp, int32_t ref, uin
     if (entry->page[DEVICE]) {
         sp->guard = entry->page[DEVICE];
         weir_device_hold(cache, sp->guard);
+        weir_seq_note_writer(cache, seq, i, writer);
         cache->stats.duplicate_pages++;
     } else {
         entry->writer = writer;
@@ -309,7 +322,7 @@ void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
         int32_t ref = cache->path[i];
         if (i < n_there) {
             weir_priority_grant(cache, ref, seq->priority, seq->ttl_ns);
-            commit_onto(cache, sp, ref, writer);
+            commit_onto(cache, seq, first + i, ref, writer);
             continue;
         }
         cache->stats.committed_pages++;
