@@ -47,8 +47,9 @@ static const weir_shape server_shape = { .page_tokens = SERVER_TOKENS,
 struct request {
     const char *letters;
     weir_seq seq;
-    bool failed; /* an event said so */
-    bool alone;  /* there was no room for it beside the others */
+    bool failed;        /* an event said so */
+    bool alone;         /* there was no room for it beside the others */
+    size_t good_tokens; /* of the last such event */
 };
 
 struct server {
@@ -58,11 +59,17 @@ struct server {
     weir_cache *cache;
     struct hand hands[SERVER_RANKS];
     uint64_t now;
-    uint32_t failures; /* of requests */
-    uint64_t wrong;    /* bytes that a request saw that ended well */
-    uint64_t loads;    /* pages */
-    uint64_t writes;   /* likewise */
-    uint64_t joins;    /* of loads of other steps */
+    uint32_t failures;       /* of requests */
+    uint64_t wrong;          /* bytes that a request saw that ended well */
+    uint64_t loads;          /* pages */
+    uint64_t writes;         /* likewise */
+    uint64_t joins;          /* of loads of other steps */
+    uint64_t copies;         /* of pages within the device */
+    uint64_t copies_behind;  /* of them, behind the load of the same step */
+    uint64_t copies_joining; /* and behind one of another */
+    struct request *watched; /* are told by whoever polls; see fault_texts.h */
+    size_t n_watched;
+    uint32_t text_failures;
     int due[SERVER_RANKS][WEIR_REPORT_WRITE_BACK + 1][SERVER_NUMBERS];
     int n_due;
     int n_due_steps; /* of them, steps and loads */
@@ -179,8 +186,11 @@ static inline void server_launch(struct server *s, struct hand *hand, struct han
     hand_run_kernel(&kernel);
 }
 
+/* A layer's share of a forward pass on one rank. */
+typedef void server_layer(struct server *s, struct hand *hand, uint32_t layer, void *pass);
+
 static inline void server_forward(struct server *s, struct hand *hand, const void *order,
-                                  size_t bytes, const struct hand_work *todo, size_t n)
+                                  size_t bytes, server_layer *run_layer, void *pass)
 {
     uint64_t step;
     weir_order decoded;
@@ -189,8 +199,7 @@ static inline void server_forward(struct server *s, struct hand *hand, const voi
     works_at_last(s, weir_rank_begin(hand->rank, order, bytes, slot, hand->stream, &step));
     for (uint32_t layer = 0; layer < SERVER_LAYERS; layer++) {
         works_at_last(s, weir_rank_wait_layer(hand->rank, step, layer, hand->stream));
-        for (size_t i = 0; i < n; i++)
-            server_launch(s, hand, todo[i], layer);
+        run_layer(s, hand, layer, pass);
     }
     works_at_last(s, weir_rank_end(hand->rank, step, hand->stream));
 }
@@ -215,6 +224,11 @@ static inline void server_count_order(struct server *s, const void *order, size_
     s->loads += decoded.n_loads;
     s->writes += decoded.n_writes;
     s->joins += decoded.n_joins;
+    s->copies += decoded.n_copies;
+    for (uint32_t i = 0; i < decoded.n_copies; i++) {
+        s->copies_behind += decoded.copies[i].load == decoded.step;
+        s->copies_joining += decoded.copies[i].load && decoded.copies[i].load < decoded.step;
+    }
     for (uint32_t rank = 0; rank < SERVER_RANKS; rank++) {
         server_count_due(s, rank, WEIR_REPORT_STEP, decoded.step, 1);
         if (decoded.n_loads)
@@ -256,15 +270,25 @@ static inline bool server_run_some(struct server *s)
     return false;
 }
 
+static inline void server_tell(const weir_cache_event *event, struct request *requests, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (event->kind != WEIR_EVENT_LOAD_FAILED || event->seq.id != requests[i].seq.id)
+            continue;
+        requests[i].failed = true;
+        requests[i].good_tokens = event->good_tokens;
+    }
+}
+
 static inline void server_events(struct server *s, struct request *requests, size_t n_requests)
 {
     weir_cache_event events[8];
     size_t n;
     works(s, weir_cache_poll(s->cache, ++s->now, events, 8, &n));
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < n_requests; k++)
-            if (events[i].kind == WEIR_EVENT_LOAD_FAILED && events[i].seq.id == requests[k].seq.id)
-                requests[k].failed = true;
+    for (size_t i = 0; i < n; i++) {
+        server_tell(&events[i], requests, n_requests);
+        server_tell(&events[i], s->watched, s->n_watched);
+    }
     server_check(s);
 }
 
@@ -283,12 +307,35 @@ static inline void server_pump(struct server *s, struct request *requests, size_
     server_events(s, requests, n_requests);
 }
 
+static inline void server_end_step(struct server *s, weir_step step, server_layer *run_layer,
+                                   void *pass)
+{
+    const void *order;
+    size_t bytes;
+    works(s, weir_step_end(&step, &order, &bytes));
+    server_check(s);
+    server_count_order(s, order, bytes);
+    for (uint32_t rank = 0; rank < SERVER_RANKS; rank++)
+        server_forward(s, &s->hands[rank], order, bytes, run_layer, pass);
+}
+
+struct server_pass {
+    const struct hand_work *todo;
+    size_t n;
+};
+
+static inline void server_run_works(struct server *s, struct hand *hand, uint32_t layer, void *arg)
+{
+    const struct server_pass *pass = arg;
+    for (size_t i = 0; i < pass->n; i++)
+        server_launch(s, hand, pass->todo[i], layer);
+}
+
 static inline void server_step(struct server *s, weir_seq seq, const struct hand_work *todo,
                                size_t n)
 {
     weir_step step;
-    const void *order;
-    size_t bytes;
+    struct server_pass pass = { todo, n };
     works(s, weir_step_begin(&step, s->cache));
     if (seq.cache) {
         weir_seq_info info;
@@ -296,11 +343,7 @@ static inline void server_step(struct server *s, weir_seq seq, const struct hand
         works(s, weir_seq_get_info(seq, &info));
         works(s, weir_seq_commit(seq, NULL, info.n_tokens - info.n_committed));
     }
-    works(s, weir_step_end(&step, &order, &bytes));
-    server_check(s);
-    server_count_order(s, order, bytes);
-    for (uint32_t rank = 0; rank < SERVER_RANKS; rank++)
-        server_forward(s, &s->hands[rank], order, bytes, todo, n);
+    server_end_step(s, step, server_run_works, &pass);
 }
 
 /* Empty steps until nothing is in flight and no write-back waits. */
