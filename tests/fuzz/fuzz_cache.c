@@ -7,205 +7,15 @@
  * known from the orders, so it is known which reports are taken. At the end all
  * comes home: no page is held, no step is in flight. */
 
-#include "input.h"
+#include "cache_world.h"
 
-#include <weir/cache.h>
 #include <weir/export.h>
-#include <weir/lifecycle.h>
-#include <weir/order.h>
-#include <weir/pin.h>
-
-#include <errno.h>
-
-enum {
-    MAX_PAGES = 16, /* of a tier */
-    MAX_SEQS = 5,
-    MAX_STEPS = 4,
-    MAX_WRITES = 3,
-    MAX_RANKS = 3,
-    MAX_PINS = 3,
-    MAX_PRIORITIES = 3,
-    MAX_TOKENS = MAX_PAGES * 4 + 8,
-    MAX_CALLS = 200 /* so that an input does not take long */
-};
-
-/* What ranks have to report of a step or a write-back, a bit a rank. */
-struct due {
-    uint64_t step;
-    uint64_t ticket;
-    uint64_t ranks[WEIR_REPORT_WRITE_BACK + 1];
-};
-
-struct world {
-    struct input in;
-    weir_cache *caches[2];
-    weir_seq seqs[MAX_SEQS][2]; /* closed ones too, so that stale handles are used */
-    weir_pin pins[MAX_PINS][2];
-    weir_step steps[2];
-    bool step_open, draining;
-    uint32_t page_tokens, device_pages, host_pages, n_ranks, max_steps;
-    uint64_t next_step, now_ns;
-    uint32_t n_due;
-    struct due due[MAX_STEPS + MAX_WRITES];
-    int32_t tokens[MAX_TOKENS];
-    weir_span spans[2];
-};
-
-static const weir_field fields[] = { { .tag = 1, .bytes = 2, .data = "ab" },
-                                     { .tag = 2, .bytes = 1, .data = "c" } };
-
-/* The same call to both caches, `i` being the cache; yields what they return. */
-#define both(call)                   \
-    __extension__({                  \
-        int rcs_[2];                 \
-        for (int i = 0; i < 2; i++)  \
-            rcs_[i] = (call);        \
-        require(rcs_[0] == rcs_[1]); \
-        rcs_[0];                     \
-    })
-
-static uint32_t below(struct world *w, uint32_t limit)
-{
-    return take_below(&w->in, limit);
-}
-
-static weir_stats stats_of(const struct world *w)
-{
-    weir_stats stats = { .struct_size = sizeof stats };
-    require(weir_cache_get_stats(w->caches[0], &stats) == 0);
-    return stats;
-}
-
-/* ---- Setting up ---------------------------------------------------------- */
-
-static void world_open(struct world *w)
-{
-    static const char *const write_backs[] = { "write_through", "write_through_selective(2)",
-                                               "write_back", "never", "adaptive" };
-    static const double offered[] = { 0, 0.05, 0.3, 0.5 };
-    weir_cache_params params;
-    weir_cache_params_init(&params);
-    w->page_tokens = params.page_tokens = 1 + below(w, 4);
-    w->device_pages = params.device_pages = 1 + below(w, MAX_PAGES);
-    w->host_pages = params.host_pages = below(w, MAX_PAGES + 1);
-    w->n_ranks = params.n_ranks = 1 + below(w, MAX_RANKS);
-    w->max_steps = params.max_steps = 1 + below(w, MAX_STEPS);
-    params.max_write_backs = 1 + below(w, MAX_WRITES);
-    params.max_seqs = 1 + below(w, MAX_SEQS);
-    params.offered = offered[below(w, 4)];
-    params.write_back = write_backs[below(w, 5)];
-    size_t n_policies = 0;
-    while (weir_evict_policy_at(n_policies))
-        n_policies++;
-    params.eviction = weir_evict_policy_at(below(w, (uint32_t)n_policies))->name;
-    params.host_eviction = weir_evict_policy_at(below(w, (uint32_t)n_policies))->name;
-    params.page_bytes = 1 << below(w, 16);
-    params.priorities = below(w, MAX_PRIORITIES + 1);
-    params.max_pins = below(w, MAX_PINS + 1);
-    params.max_pinned = offered[below(w, 4)];
-    params.host_drops_duplicates = below(w, 2);
-    require(both(weir_cache_create(&w->caches[i], &params)) == 0);
-    w->next_step = 1;
-}
-
-/* A prompt of few letters, a letter a page, so that prompts share prefixes. */
-static weir_key take_key(struct world *w)
-{
-    static const uint32_t documents[] = { 0x00, 0x04, 0x80, 0xff };
-    size_t n = below(w, w->device_pages * w->page_tokens + 4);
-    uint32_t letters = documents[below(w, 4)];
-    for (size_t i = 0; i < n; i++)
-        w->tokens[i] = (int32_t)(letters >> i / w->page_tokens % 8 & 1);
-    weir_key key = { .tokens = w->tokens, .n_tokens = n, .fields = fields, .spans = w->spans };
-    uint32_t kind = below(w, 16);
-    key.n_fields = kind < 12 ? kind / 6 : kind % 3;
-    key.n_spans = kind < 12 ? 0 : 1 + kind % 2;
-    for (size_t i = 0; i < key.n_spans; i++) {
-        weir_span *span = &w->spans[i];
-        *span = (weir_span){ .digest_bytes = WEIR_MIN_DIGEST_BYTES };
-        span->first = below(w, (uint32_t)n + 1);
-        span->n_tokens = below(w, 8);
-        span->digest[0] = (unsigned char)below(w, 2);
-    }
-    return key;
-}
-
-/* ---- What is in flight --------------------------------------------------- */
-
-static struct due *find_due(struct world *w, uint32_t kind, uint64_t number)
-{
-    for (uint32_t i = 0; i < w->n_due; i++)
-        if (number &&
-            number == (kind == WEIR_REPORT_WRITE_BACK ? w->due[i].ticket : w->due[i].step))
-            return &w->due[i];
-    return NULL;
-}
-
-static void retire(struct world *w)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < w->n_due; i++) {
-        const uint64_t *ranks = w->due[i].ranks;
-        if (ranks[WEIR_REPORT_STEP] | ranks[WEIR_REPORT_LOAD] | ranks[WEIR_REPORT_WRITE_BACK])
-            w->due[n++] = w->due[i];
-    }
-    w->n_due = n;
-}
-
-static bool step_in_flight(struct world *w, uint64_t step)
-{
-    const struct due *due = find_due(w, WEIR_REPORT_STEP, step);
-    return due && (due->ranks[WEIR_REPORT_STEP] | due->ranks[WEIR_REPORT_LOAD]);
-}
-
-static void take_order(struct world *w, const void *bytes, size_t n)
-{
-    weir_order order;
-    require(weir_order_decode(&order, bytes, n, NULL) == 0);
-    require(order.step == w->next_step++ && w->n_due < MAX_STEPS + MAX_WRITES);
-    require(order.device_pages == w->device_pages && order.host_pages == w->host_pages);
-    uint64_t all = (UINT64_C(1) << w->n_ranks) - 1;
-    struct due *due = &w->due[w->n_due++];
-    *due = (struct due){ .step = order.step, .ticket = order.n_writes ? order.write_ticket : 0 };
-    due->ranks[WEIR_REPORT_STEP] = all;
-    due->ranks[WEIR_REPORT_LOAD] = order.n_loads ? all : 0;
-    due->ranks[WEIR_REPORT_WRITE_BACK] = order.n_writes ? all : 0;
-    for (uint32_t i = 0; i < order.n_cancels; i++) {
-        const weir_cancel *cancel = &order.cancels[i];
-        const struct due *of = find_due(w, cancel->kind, cancel->number);
-        require(of && of->ranks[cancel->kind]);
-    }
-}
-
-/* Sends a report; it is taken if all of it is due, and nothing twice. */
-static void send(struct world *w, uint32_t rank, const weir_report_item *items, size_t n)
-{
-    _Alignas(8) unsigned char report[1024];
-    size_t bytes;
-    if (weir_report_encode(items, n, report, sizeof report, &bytes, NULL) != 0)
-        return;
-    struct world after = *w;
-    bool taken = true;
-    for (size_t k = 0; k < n; k++) {
-        struct due *due = find_due(&after, items[k].kind, items[k].number);
-        uint64_t bit = UINT64_C(1) << rank;
-        taken = taken && due && (due->ranks[items[k].kind] & bit);
-        if (taken)
-            due->ranks[items[k].kind] &= ~bit;
-    }
-    int rc = both(weir_cache_report(w->caches[i], rank, report, bytes));
-    require(rc == (taken ? 0 : -EINVAL));
-    if (!taken)
-        return;
-    memcpy(w->due, after.due, sizeof w->due);
-    retire(w);
-}
 
 /* ---- Calls --------------------------------------------------------------- */
 
 static void do_peek(struct world *w)
 {
-    weir_key key = take_key(w);
+    weir_key key = world_key(w);
     weir_hit hits[2] = { 0 };
     uint64_t digest = weir_cache_digest(w->caches[0]);
     if (both(weir_cache_peek(w->caches[i], &key, &hits[i])) == 0)
@@ -218,7 +28,7 @@ static void do_peek(struct world *w)
 static void do_open(struct world *w)
 {
     weir_seq *seq = w->seqs[below(w, MAX_SEQS)];
-    weir_key key = take_key(w);
+    weir_key key = world_key(w);
     weir_seq_params params;
     weir_seq_params_init(&params);
     uint32_t kind = below(w, 64);
@@ -351,7 +161,7 @@ static void do_tables(struct world *w)
 static void do_begin(struct world *w)
 {
     int rc = both(weir_step_begin(&w->steps[i], w->caches[i]));
-    bool full = w->next_step > w->max_steps && step_in_flight(w, w->next_step - w->max_steps);
+    bool full = w->next_step > w->max_steps && world_step_in_flight(w, w->next_step - w->max_steps);
     require(rc == (w->step_open || w->draining ? -EBUSY : full ? -EAGAIN : 0));
     w->step_open |= rc == 0;
 }
@@ -373,7 +183,7 @@ static void do_end(struct world *w)
     if (rc)
         return;
     require(bytes[0] == bytes[1] && memcmp(orders[0], orders[1], bytes[0]) == 0);
-    take_order(w, orders[0], bytes[0]);
+    world_take_order(w, orders[0], bytes[0]);
     w->step_open = false;
     memcpy(w->steps, old, sizeof old);
 }
@@ -404,7 +214,7 @@ static void do_report(struct world *w)
         else
             items[k].number = below(w, 256);
     }
-    send(w, rank, items, n);
+    world_send(w, rank, items, n);
 }
 
 /* A forward pass as a server makes it: all that can be in it are, and commit what
@@ -427,24 +237,32 @@ static void do_forward(struct world *w)
     do_end(w);
 }
 
-/* All that a rank has to report, and well. */
-static void report_all(struct world *w, uint32_t rank)
+/* A step in which sequences go on beyond their keys, each with words of its own. */
+static void do_write(struct world *w)
 {
-    weir_report_item items[3 * (MAX_STEPS + MAX_WRITES)];
-    size_t n = 0;
-    for (uint32_t k = 0; k < w->n_due; k++)
-        for (uint32_t kind = WEIR_REPORT_STEP; kind <= WEIR_REPORT_WRITE_BACK; kind++)
-            if (w->due[k].ranks[kind] >> rank & 1)
-                items[n++] =
-                    (weir_report_item){ .number = kind == WEIR_REPORT_WRITE_BACK ? w->due[k].ticket
-                                                                                 : w->due[k].step,
-                                        .kind = kind };
-    send(w, rank, items, n);
+    do_begin(w);
+    if (!w->step_open)
+        return;
+    for (int k = 0; k < MAX_SEQS; k++) {
+        const weir_seq *seq = w->seqs[k];
+        int32_t tokens[4], letter = (int32_t)below(w, 3);
+        weir_seq_info info;
+        if (both(weir_step_add(w->steps[i], seq[i])) != 0)
+            continue;
+        require(weir_seq_get_info(seq[0], &info) == 0);
+        size_t n = info.n_reserved - info.n_committed;
+        n = n < 4 ? n : 4;
+        for (size_t t = 0; t < n; t++)
+            tokens[t] = letter;
+        int rc = both(weir_seq_commit(seq[i], tokens, n));
+        require(rc == 0 || (rc == -EINVAL && info.n_committed < info.n_tokens));
+    }
+    do_end(w);
 }
 
 static void do_report_all(struct world *w)
 {
-    report_all(w, below(w, w->n_ranks));
+    world_report_all(w, below(w, w->n_ranks));
 }
 
 static void do_report_bytes(struct world *w)
@@ -472,7 +290,7 @@ static void poll_cache(struct world *w, size_t capacity)
         weir_seq_info info;
         require((a->kind == WEIR_EVENT_WRITE_WAITING) == !a->seq.cache);
         if (a->seq.cache)
-            require(weir_seq_get_info(a->seq, &info) == 0 && a->good_tokens <= info.n_reserved);
+            require(weir_seq_get_info(a->seq, &info) == 0 && a->good_tokens <= info.n_committed);
     }
 }
 
@@ -497,6 +315,7 @@ static void do_look(struct world *w)
     require(available.free == stats[0].device_free && available.offered == stats[0].device_offered);
     require(available.free + available.offered + available.pending <= w->device_pages);
     require(stats[0].index_pages <= w->device_pages + w->host_pages);
+    require(stats[0].copied_pages == w->n_copies);
 }
 
 static void do_forget(struct world *w)
@@ -505,7 +324,7 @@ static void do_forget(struct world *w)
     if (n == 3)
         require(both(weir_cache_forget_all(w->caches[i])) == 0);
     else
-        require(both(weir_cache_forget(w->caches[i], fields, n)) == 0);
+        require(both(weir_cache_forget(w->caches[i], world_fields, n)) == 0);
 }
 
 static void do_drain(struct world *w)
@@ -526,7 +345,7 @@ static void do_reset(struct world *w)
     int rc = both(weir_cache_reset(w->caches[i]));
     require(rc == (w->step_open ? -EBUSY : 0));
     if (rc == 0)
-        require(stats_of(w).seqs_open == 0 && stats_of(w).index_pages == 0);
+        require(world_stats(w).seqs_open == 0 && world_stats(w).index_pages == 0);
 }
 
 static void do_rank_lost(struct world *w)
@@ -538,16 +357,16 @@ static void do_rank_lost(struct world *w)
     if (rc)
         return;
     require(first[0] == w->next_step && first[1] == first[0]);
-    require(stats_of(w).index_pages == 0);
+    require(world_stats(w).index_pages == 0);
     for (uint32_t k = 0; k < w->n_due; k++)
         for (uint32_t kind = WEIR_REPORT_STEP; kind <= WEIR_REPORT_WRITE_BACK; kind++)
             w->due[k].ranks[kind] &= ~(UINT64_C(1) << rank);
-    retire(w);
+    world_retire(w);
 }
 
 static void do_destroy(struct world *w)
 {
-    weir_stats stats = stats_of(w);
+    weir_stats stats = world_stats(w);
     if (!w->step_open && stats.seqs_open == 0 && stats.orders_in_flight == 0)
         return;
     weir_cache *caches[2] = { w->caches[0], w->caches[1] };
@@ -557,7 +376,7 @@ static void do_destroy(struct world *w)
 static void do_finish(struct world *w)
 {
     for (uint32_t rank = 0; rank < w->n_ranks; rank++)
-        report_all(w, rank);
+        world_report_all(w, rank);
     require(w->n_due == 0);
     do_poll(w);
 }
@@ -565,7 +384,7 @@ static void do_finish(struct world *w)
 static void do_pin(struct world *w)
 {
     weir_pin *pin = w->pins[below(w, MAX_PINS)];
-    weir_key key = take_key(w);
+    weir_key key = world_key(w);
     weir_pin_params params;
     weir_pin_params_init(&params);
     if (below(w, 2))
@@ -593,6 +412,103 @@ static void do_unpin(struct world *w)
     int rc = both(weir_cache_unpin(&pin[i]));
     require(rc == 0 || rc == -ESTALE);
     memcpy(pin, old, sizeof old);
+}
+
+static size_t whole_pages(const struct world *w, size_t n_tokens)
+{
+    return (n_tokens + w->page_tokens - 1) / w->page_tokens;
+}
+
+/* Its full pages are the other's; the one that len ends in is its own. */
+static void expect_kid(struct world *w, weir_seq kid, size_t len, const int32_t *parent,
+                       size_t n_parent)
+{
+    weir_seq_info info;
+    int32_t table[MAX_PAGES];
+    size_t n, full = len / w->page_tokens;
+    require(weir_seq_get_info(kid, &info) == 0);
+    require(info.n_tokens == len && info.n_committed == len && info.n_hit <= len);
+    require(info.n_reserved == whole_pages(w, len) * w->page_tokens && info.user == w);
+    require(weir_seq_pages(kid, 0, w->page_tokens, table, MAX_PAGES, &n) == 0);
+    require(n == whole_pages(w, len) && full <= n_parent);
+    require(memcmp(table, parent, full * sizeof *table) == 0);
+    for (size_t i = 0; n > full && i < n_parent; i++)
+        require(table[full] != parent[i]);
+}
+
+/* Kids take the places of others, also of the one that they were forked off. */
+static void take_places(struct world *w, weir_seq kids[2][MAX_KIDS], uint32_t n, uint32_t first)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        weir_seq *seq = w->seqs[(first + k) % MAX_SEQS];
+        weir_seq_info info;
+        if (weir_seq_get_info(seq[0], &info) == 0)
+            require(both(weir_seq_close(&seq[i])) == 0);
+        for (int c = 0; c < 2; c++)
+            seq[c] = kids[c][k];
+    }
+}
+
+static void do_fork(struct world *w)
+{
+    const weir_seq *seq = w->seqs[below(w, MAX_SEQS)];
+    uint32_t n = below(w, MAX_KIDS + 1), first = below(w, MAX_SEQS);
+    void *users[MAX_KIDS] = { w, w, w };
+    weir_seq kids[2][MAX_KIDS];
+    int32_t parent[MAX_PAGES];
+    size_t n_parent;
+    weir_seq_info info = { 0 };
+    bool open = weir_seq_get_info(seq[0], &info) == 0;
+    size_t len = below(w, (uint32_t)info.n_committed + 2);
+    if (open)
+        require(weir_seq_pages(seq[0], 0, w->page_tokens, parent, MAX_PAGES, &n_parent) == 0);
+    uint64_t n_open = world_stats(w).seqs_open;
+    int rc = both(weir_seq_fork(kids[i], n, seq[i], len, users));
+    bool right = n > 0 && len > 0 && len <= info.n_committed;
+    require(open ? right == (rc != -EINVAL) : rc == -ESTALE || rc == -EINVAL);
+    require(rc != -EBUSY || w->draining);
+    require(world_stats(w).seqs_open == n_open + (rc == 0 ? n : 0));
+    if (rc)
+        return;
+    for (uint32_t k = 0; k < n; k++)
+        expect_kid(w, kids[0][k], len, parent, n_parent);
+    take_places(w, kids, n, first);
+}
+
+static void do_truncate(struct world *w)
+{
+    const weir_seq *seq = w->seqs[below(w, MAX_SEQS)];
+    weir_seq_info before = { 0 }, info;
+    bool open = weir_seq_get_info(seq[0], &before) == 0;
+    size_t n = below(w, (uint32_t)before.n_committed + 2);
+    int rc = both(weir_seq_truncate(seq[i], n));
+    require(open ? (n > before.n_committed) == (rc == -EINVAL) : rc == -ESTALE || rc == -EINVAL);
+    require(rc != -EBUSY || w->step_open);
+    if (rc)
+        return;
+    require(weir_seq_get_info(seq[0], &info) == 0);
+    require(info.n_committed == n && info.n_tokens >= n && info.n_tokens <= before.n_tokens);
+    require(info.n_reserved <= before.n_reserved);
+    require(info.n_reserved / w->page_tokens <= whole_pages(w, n) &&
+            info.n_reserved / w->page_tokens >= n / w->page_tokens);
+    uint64_t digest = world_digest(w);
+    require(both(weir_seq_truncate(seq[i], n)) == 0 && world_digest(w) == digest);
+}
+
+/* Several answers to a prompt, each of which goes on by itself. */
+static void do_branch(struct world *w)
+{
+    do_fork(w);
+    for (int k = 0; k < MAX_SEQS; k++) {
+        const weir_seq *seq = w->seqs[k];
+        weir_request request;
+        weir_seq_info info;
+        weir_request_init(&request);
+        if (weir_seq_get_info(seq[0], &info) != 0)
+            continue;
+        request.total_tokens = info.n_committed + below(w, 4);
+        both(weir_seq_reserve(seq[i], &request, NULL));
+    }
 }
 
 static void do_rates(struct world *w)
@@ -627,16 +543,11 @@ static void (*const calls[])(struct world *) = {
     do_peek,      do_tables,  do_look,   do_forget,  do_drain,       do_resume,       do_reset,
     do_rank_lost, do_destroy, do_start,  do_forward, do_close,       do_start,        do_forward,
     do_close,     do_reserve, do_resume, do_commit,  do_add,         do_end,          do_report,
-    do_report,    do_pin,     do_unpin,  do_rates,   do_report_page,
+    do_report,    do_pin,     do_unpin,  do_rates,   do_report_page, do_fork,         do_truncate,
+    do_branch,    do_write,
 };
 
 /* ---- An input ------------------------------------------------------------ */
-
-static void expect_sound(const struct world *w)
-{
-    require(weir_cache_check(w->caches[0], NULL) == 0);
-    require(weir_cache_digest(w->caches[0]) == weir_cache_digest(w->caches[1]));
-}
 
 /* Everything comes to its end, and no page is left over. */
 static void world_close(struct world *w)
@@ -652,16 +563,16 @@ static void world_close(struct world *w)
         int rc = both(weir_cache_unpin(&w->pins[k][i]));
         require(rc == 0 || rc == -ESTALE);
     }
-    require(stats_of(w).seqs_open == 0);
+    require(world_stats(w).seqs_open == 0);
     require(both(weir_cache_forget_all(w->caches[i])) == 0);
     for (int round = 0; round < 2; round++) {
         do_finish(w);
         do_begin(w);
         do_end(w);
-        expect_sound(w);
+        world_expect_sound(w);
     }
     do_finish(w);
-    weir_stats stats = stats_of(w);
+    weir_stats stats = world_stats(w);
     require(stats.index_pages == 0 && stats.orders_in_flight == 0);
     require(stats.write_backs_in_flight == 0 && stats.device_offered + stats.host_offered == 0);
     require(stats.device_free == w->device_pages && stats.host_free == w->host_pages);
@@ -675,7 +586,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int k = 0; k < MAX_CALLS && w.in.size > 0; k++) {
         uint32_t call = below(&w, N_CALLS);
         (call < sizeof calls / sizeof *calls ? calls[call] : do_finish)(&w);
-        expect_sound(&w);
+        world_expect_sound(&w);
     }
     world_close(&w);
     return 0;
