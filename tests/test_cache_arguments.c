@@ -265,7 +265,7 @@ Test(cache_arguments, keys)
     static const uint32_t sizes[] = { 0, sizeof params - 4, sizeof params + 4, UINT32_MAX };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         params.struct_size = sizes[i];
-        refused(r, weir_seq_open(&seq, r->cache, &good, &params), "struct_size");
+        refused(r, weir_seq_open(&seq, r->cache, &good, &params), "weir_seq_params_init");
     }
     cr_expect(zero(u64, seq.id));
     rig_close(r);
@@ -428,13 +428,13 @@ Test(cache_arguments, reserve_pages_and_commit)
     weir_request request;
     weir_request_init(&request);
     weir_reserved reserved = { .n_short = 77 };
-    refused(r, weir_seq_reserve(seq, NULL, &reserved), "request");
-    refused(r, weir_seq_reserve(seq, &request, &reserved), "total_tokens");
+    refused(r, weir_seq_reserve(seq, NULL, &reserved), "request is NULL");
+    refused(r, weir_seq_reserve(seq, &request, &reserved), "total_tokens is 0");
     request.total_tokens = 1;
     static const uint32_t sizes[] = { 0, sizeof request - 8, sizeof request + 8, UINT32_MAX };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         request.struct_size = sizes[i];
-        refused(r, weir_seq_reserve(seq, &request, NULL), "struct_size");
+        refused(r, weir_seq_reserve(seq, &request, NULL), "weir_request_init");
     }
     cr_assert(eq(sz, reserved.n_short, 77));
     request.struct_size = sizeof request;

@@ -102,10 +102,19 @@ Test(log, names_of_errors)
         int code;
         const char *name;
     } rows[] = {
-        { EAGAIN, "-EAGAIN" },       { EBUSY, "-EBUSY" },     { ECANCELED, "-ECANCELED" },
-        { EINVAL, "-EINVAL" },       { EIO, "-EIO" },         { ENODEV, "-ENODEV" },
-        { ENOMEM, "-ENOMEM" },       { ENOSPC, "-ENOSPC" },   { ENOTSUP, "-ENOTSUP" },
-        { ESTALE, "-ESTALE" },       { EDEADLK, "-EDEADLK" }, { E2BIG, "-E2BIG" },
+        { EAGAIN, "-EAGAIN" },
+        { EBUSY, "-EBUSY" },
+        { ECANCELED, "-ECANCELED" },
+        { EINVAL, "-EINVAL" },
+        { EIO, "-EIO" },
+        { ENODEV, "-ENODEV" },
+        { ENOMEM, "-ENOMEM" },
+        { ENOSPC, "-ENOSPC" },
+        { ENOTSUP, "-ENOTSUP" },
+        { ESTALE, "-ESTALE" },
+        { EDEADLK, "-EDEADLK" },
+        { E2BIG, "-E2BIG" },
+        { ENOENT, "-ENOENT" },
         { ETIMEDOUT, "-ETIMEDOUT" },
     };
     cr_expect(same(weir_error_name(0), "0"));

@@ -15,6 +15,7 @@ static const struct {
     { EINVAL, "-EINVAL" },
     { EIO, "-EIO" },
     { ENODEV, "-ENODEV" },
+    { ENOENT, "-ENOENT" },
     { ENOMEM, "-ENOMEM" },
     { ENOSPC, "-ENOSPC" },
     { ENOTSUP, "-ENOTSUP" },

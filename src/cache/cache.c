@@ -30,31 +30,39 @@ void weir_cache_params_init(weir_cache_params *params)
 static int check_params(const weir_cache_params *p)
 {
     const weir_log *log = &p->log;
+    /* Of a struct of another size not even the log can be trusted. */
     if (p->struct_size != sizeof *p)
-        return weir_invalid(NULL, "params.struct_size is %u, not %zu", p->struct_size, sizeof *p);
+        return -EINVAL;
     if (p->page_tokens < 1 || p->page_tokens > 1024)
-        return weir_invalid(log, "page_tokens is %u, must be 1 to 1024", p->page_tokens);
+        return weir_invalid(log, "cache_create: page_tokens is %u, must be 1 to 1024",
+                            p->page_tokens);
     if (p->device_pages < 1 || p->device_pages > MAX_PAGES)
-        return weir_invalid(log, "device_pages is %u, must be 1 to %u", p->device_pages, MAX_PAGES);
+        return weir_invalid(log, "cache_create: device_pages is %u, must be 1 to %u",
+                            p->device_pages, MAX_PAGES);
     if (p->host_pages > MAX_PAGES - p->device_pages)
-        return weir_invalid(log, "host_pages is %u, must be at most %u with %u device pages",
-                            p->host_pages, MAX_PAGES - p->device_pages, p->device_pages);
+        return weir_invalid(
+            log, "cache_create: host_pages is %u, must be at most %u with %u device pages",
+            p->host_pages, MAX_PAGES - p->device_pages, p->device_pages);
     if (p->n_ranks < 1 || p->n_ranks > 64)
-        return weir_invalid(log, "n_ranks is %u, must be 1 to 64", p->n_ranks);
+        return weir_invalid(log, "cache_create: n_ranks is %u, must be 1 to 64", p->n_ranks);
     if (p->max_steps < 1 || p->max_steps > 64)
-        return weir_invalid(log, "max_steps is %u, must be 1 to 64", p->max_steps);
+        return weir_invalid(log, "cache_create: max_steps is %u, must be 1 to 64", p->max_steps);
     if (p->max_write_backs < 1 || p->max_write_backs > 1024)
-        return weir_invalid(log, "max_write_backs is %u, must be 1 to 1024", p->max_write_backs);
+        return weir_invalid(log, "cache_create: max_write_backs is %u, must be 1 to 1024",
+                            p->max_write_backs);
     if (p->max_seqs < 1 || p->max_seqs > 1u << 24)
-        return weir_invalid(log, "max_seqs is %u, must be 1 to %u", p->max_seqs, 1u << 24);
+        return weir_invalid(log, "cache_create: max_seqs is %u, must be 1 to %u", p->max_seqs,
+                            1u << 24);
     if (!(p->offered >= 0 && p->offered <= 0.5))
-        return weir_invalid(log, "offered is %g, must be 0 to 0.5", p->offered);
+        return weir_invalid(log, "cache_create: offered is %g, must be 0 to 0.5", p->offered);
     if (p->priorities > MAX_PRIORITY)
-        return weir_invalid(log, "priorities is %u, must be 0 to %u", p->priorities, MAX_PRIORITY);
+        return weir_invalid(log, "cache_create: priorities is %u, must be 0 to %u", p->priorities,
+                            MAX_PRIORITY);
     if (p->max_pins > MAX_PINS)
-        return weir_invalid(log, "max_pins is %u, must be 0 to %u", p->max_pins, MAX_PINS);
+        return weir_invalid(log, "cache_create: max_pins is %u, must be 0 to %u", p->max_pins,
+                            MAX_PINS);
     if (!(p->max_pinned >= 0 && p->max_pinned <= 1))
-        return weir_invalid(log, "max_pinned is %g, must be 0 to 1", p->max_pinned);
+        return weir_invalid(log, "cache_create: max_pinned is %g, must be 0 to 1", p->max_pinned);
     return 0;
 }
 
@@ -64,11 +72,12 @@ static int find_eviction(const weir_log *log, const char *field, const weir_evic
 {
     const weir_evict_policy *found = own ? own : weir_evict_policy_find(name);
     if (!found)
-        return weir_invalid(log, "%s \"%s\" is not a policy", field, name);
+        return weir_invalid(log, "cache_create: %s \"%s\" is not a policy", field, name);
     if (!found->create || !found->destroy || !found->add || !found->use || !found->remove ||
         !found->forget || !found->next)
-        return weir_invalid(log, "%s_policy lacks a function: all but its name must be there",
-                            field);
+        return weir_invalid(
+            log, "cache_create: %s_policy lacks a function: all but create_in must be there",
+            field);
     *policy = found;
     return 0;
 }
@@ -90,7 +99,7 @@ static int find_policies(const weir_cache_params *p, const weir_evict_policy **d
     if (p->write_policy.decide)
         *write = p->write_policy;
     else if (weir_write_policy_parse(write_name, write))
-        return weir_invalid(&p->log, "write_back \"%s\" is not a policy", write_name);
+        return weir_invalid(&p->log, "cache_create: write_back \"%s\" is not a policy", write_name);
     return 0;
 }
 
@@ -212,7 +221,8 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
         return weir_invalid(&params->log, "cache_create: cache is NULL");
     struct weir_memory memory;
     if (weir_memory_init(&memory, &params->allocator))
-        return weir_invalid(&params->log, "allocator: alloc and free must both be there, or none");
+        return weir_invalid(&params->log,
+                            "cache_create: allocator: alloc and free must both be there, or none");
     weir_cache *cache = weir_memory_take(&memory, 1, sizeof *cache);
     if (!cache)
         return -ENOMEM;
@@ -242,8 +252,8 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
     if (rc) {
         if (rc == -ENOMEM)
             weir_log_line(&params->log, WEIR_LOG_ERROR,
-                          "cache: no memory for an index of %u pages of %u tokens",
-                          cache->n_entries, cache->page_tokens);
+                          "cache: no memory for %u pages of %u tokens", cache->n_entries,
+                          cache->page_tokens);
         free_cache(cache);
         return rc;
     }
@@ -252,7 +262,7 @@ int weir_cache_create(weir_cache **out, const weir_cache_params *params)
     weir_stats stats = { .struct_size = sizeof stats };
     weir_cache_get_stats(cache, &stats);
     weir_log_line(&cache->log, WEIR_LOG_INFO,
-                  "cache: %u device and %u host pages of %u tokens, index of %llu bytes",
+                  "cache: %u device and %u host pages of %u tokens, %llu bytes of host memory",
                   params->device_pages, params->host_pages, params->page_tokens,
                   (unsigned long long)stats.index_bytes);
     *out = cache;

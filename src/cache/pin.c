@@ -218,8 +218,9 @@ int weir_cache_pin(weir_pin *handle, weir_cache *cache, const weir_key *key,
     if (!handle || !key || (key->n_tokens && !key->tokens))
         return weir_invalid(&cache->log, "cache_pin: pin, key or its tokens is NULL");
     if (params->struct_size != sizeof *params)
-        return weir_invalid(&cache->log, "cache_pin: params.struct_size is %u, not %zu",
-                            params->struct_size, sizeof *params);
+        return weir_invalid(
+            &cache->log, "cache_pin: params.struct_size is %u, not %zu: use weir_pin_params_init",
+            params->struct_size, sizeof *params);
     int32_t root;
     int rc = weir_key_find_root(cache, key, "cache_pin", &root);
     if (rc)

@@ -248,6 +248,20 @@ static void count_hit(weir_cache *cache, struct seq *seq, const struct plan *pla
     seq->n_indexed = plan->n_hit;
 }
 
+static int check_request(const weir_cache *cache, const weir_request *request)
+{
+    if (!request)
+        return weir_invalid(&cache->log, "seq_reserve: request is NULL");
+    if (request->struct_size != sizeof *request)
+        return weir_invalid(&cache->log,
+                            "seq_reserve: request.struct_size is %u, not %zu: use "
+                            "weir_request_init",
+                            request->struct_size, sizeof *request);
+    if (request->total_tokens == 0)
+        return weir_invalid(&cache->log, "seq_reserve: total_tokens is 0, must be 1 or more");
+    return 0;
+}
+
 int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved *reserved)
 {
     int rc;
@@ -255,11 +269,9 @@ int weir_seq_reserve(weir_seq handle, const weir_request *request, weir_reserved
     if (!seq)
         return rc;
     weir_cache *cache = handle.cache;
-    if (!request || request->struct_size != sizeof *request || request->total_tokens == 0)
-        return weir_invalid(&cache->log,
-                            "seq_reserve: request is NULL, its struct_size is not "
-                            "%zu, or its total_tokens is 0",
-                            sizeof *request);
+    rc = check_request(cache, request);
+    if (rc)
+        return rc;
     if (seq->failed)
         return -EIO;
 

@@ -133,10 +133,12 @@ int weir_seq_open(weir_seq *handle, weir_cache *cache, const weir_key *key,
     if (!handle)
         return weir_invalid(&cache->log, "seq_open: seq is NULL");
     if (params->struct_size != sizeof *params)
-        return weir_invalid(&cache->log, "seq_open: params.struct_size is %u, not %zu",
+        return weir_invalid(&cache->log,
+                            "seq_open: params.struct_size is %u, not %zu: use weir_seq_params_init",
                             params->struct_size, sizeof *params);
     if (params->priority > cache->priorities.n)
-        return weir_invalid(&cache->log, "seq_open: priority is %u, must be 0 to %u",
+        return weir_invalid(&cache->log,
+                            "seq_open: priority is %u, must be 0 to %u, the cache's priorities",
                             params->priority, cache->priorities.n);
     int rc = weir_key_check(cache, key);
     if (rc)

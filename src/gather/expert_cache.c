@@ -137,8 +137,10 @@ int weir_expert_cache_create(weir_expert_cache **cache, weir_device *device,
         return weir_invalid(&device->log, "expert cache: %s is NULL", params ? "cache" : "params");
     /* Of a struct of another size not even the log can be trusted. */
     if (params->struct_size != sizeof *params)
-        return weir_invalid(&device->log, "expert cache: params.struct_size is %u, not %zu",
-                            params->struct_size, sizeof *params);
+        return weir_invalid(
+            &device->log,
+            "expert cache: params.struct_size is %u, not %zu: use weir_expert_cache_params_init",
+            params->struct_size, sizeof *params);
     const weir_log *log = params->log.write ? &params->log : &device->log;
     int rc = check_params(params, log);
     if (rc)

@@ -60,8 +60,9 @@ int weir_gather_create(weir_gather **gather, weir_device *device, const weir_gat
     if (!gather || !params)
         return weir_invalid(&device->log, "gather: %s is NULL", gather ? "params" : "gather");
     if (params->struct_size != sizeof *params)
-        return weir_invalid(&device->log, "gather: struct_size is %u, not %zu", params->struct_size,
-                            sizeof *params);
+        return weir_invalid(&device->log,
+                            "gather: struct_size is %u, not %zu: use weir_gather_params_init",
+                            params->struct_size, sizeof *params);
     struct weir_gather *made = calloc(1, sizeof *made);
     if (!made)
         return -ENOMEM;

@@ -231,10 +231,10 @@ int weir_host_memory_check(const struct weir_host_memory_params *params, const w
     if (bytes <= room.bytes)
         return 0;
     weir_log_line(log, WEIR_LOG_ERROR,
-                  "host pool needs %" PRIu64 " bytes, there is room for %" PRIu64
-                  " (without %" PRIu64 " of huge pages set aside; skip_memory_check tries all the "
-                  "same) by %s",
-                  bytes, room.bytes, room.huge_bytes, room.limit);
+                  "host pool needs %" PRIu64 " bytes, there is room for %" PRIu64 " by %s (%" PRIu64
+                  " bytes of huge pages set aside do not count); "
+                  "skip_memory_check tries all the same",
+                  bytes, room.bytes, room.limit, room.huge_bytes);
     return -ENOMEM;
 }
 

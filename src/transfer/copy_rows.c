@@ -158,8 +158,9 @@ static int copy_rows(weir_device *device, weir_stream *stream, const weir_copy_r
     if (!stream || !params)
         return weir_invalid(log, "copy rows: %s is NULL", params ? "stream" : "params");
     if (params->struct_size != sizeof *params)
-        return weir_invalid(log, "copy rows: struct_size is %u, not %zu", params->struct_size,
-                            sizeof *params);
+        return weir_invalid(log,
+                            "copy rows: struct_size is %u, not %zu: use weir_copy_rows_params_init",
+                            params->struct_size, sizeof *params);
     int rc = weir_copy_rows_check(params, tables, log);
     if (rc)
         return rc;

@@ -131,8 +131,9 @@ static const char *choose_copy(const weir_transfer_case *c, char *reason, size_t
 static int check_case(const weir_transfer_case *c, const weir_log *log)
 {
     if (c->struct_size != sizeof *c)
-        return weir_invalid(log, "transfer explain: struct_size is %u, not %zu", c->struct_size,
-                            sizeof *c);
+        return weir_invalid(
+            log, "transfer explain: struct_size is %u, not %zu: use weir_transfer_case_init",
+            c->struct_size, sizeof *c);
     if (c->page_tokens < 1 || c->page_tokens > WEIR_MAX_PAGE_TOKENS)
         return weir_invalid(log, "transfer explain: page_tokens is %u, must be 1..%u",
                             c->page_tokens, WEIR_MAX_PAGE_TOKENS);

@@ -134,9 +134,9 @@ static int check_fences(struct weir_rank *rank, uint64_t step, const uint64_t *f
 {
     for (uint32_t i = 0; i < n; i++)
         if (weir_fences_open(&rank->fences, fences[i]))
-            return weir_invalid(&rank->log,
-                                "step %" PRIu64 " must end before step %" PRIu64 " begins",
-                                fences[i], step);
+            return weir_invalid(
+                &rank->log, "rank_begin: step %" PRIu64 " must end before step %" PRIu64 " begins",
+                fences[i], step);
     return 0;
 }
 
@@ -144,16 +144,20 @@ static int check_order(struct weir_rank *rank, const weir_order *order)
 {
     const struct weir_geometry *geometry = rank->geometry;
     if (order->step != rank->fences.newest + 1)
-        return weir_invalid(&rank->log, "order: step is %" PRIu64 ", must be %" PRIu64, order->step,
-                            rank->fences.newest + 1);
+        return weir_invalid(
+            &rank->log, "order: step is %" PRIu64 ", must be %" PRIu64 ", the next of this rank",
+            order->step, rank->fences.newest + 1);
     if (order->device_pages != geometry->device_pages || order->host_pages != geometry->host_pages)
-        return weir_invalid(&rank->log, "order: pools of %u and %u pages, must be %u and %u",
+        return weir_invalid(&rank->log,
+                            "order: pools of %u and %u pages, the rank has %u and %u: device_pages "
+                            "and host_pages must be the cache's",
                             order->device_pages, order->host_pages, geometry->device_pages,
                             geometry->host_pages);
     if (rank->share && !atomic_load(&rank->share->complete))
-        return weir_invalid(&rank->log,
-                            "the share is for %u ranks: all must be open before a step begins",
-                            rank->share->n_ranks);
+        return weir_invalid(
+            &rank->log,
+            "rank_begin: the share is for %u ranks: all must be open before a step begins",
+            rank->share->n_ranks);
     for (uint32_t i = 0; i < order->n_joins; i++)
         if (weir_rank_has_record(rank, order->joins[i]) &&
             !weir_rank_record(rank, order->joins[i])->load_state)
@@ -227,9 +231,11 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
     if (!rank)
         return -EINVAL;
     if (!stream || !step)
-        return weir_invalid(&rank->log, "%s must not be NULL", stream ? "step" : "stream");
+        return weir_invalid(&rank->log, "rank_begin: %s must not be NULL",
+                            stream ? "step" : "stream");
     if (slot >= rank->engine.n_slots)
-        return weir_invalid(&rank->log, "slot is %u, must be below %u", slot, rank->engine.n_slots);
+        return weir_invalid(&rank->log, "rank_begin: slot is %u, must be below %u", slot,
+                            rank->engine.n_slots);
     weir_order order;
     int rc = weir_order_decode(&order, order_bytes, bytes, &rank->log);
     if (rc == 0)
@@ -280,10 +286,11 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
 static int check_open(const struct weir_rank *rank, uint64_t step, const weir_stream *stream)
 {
     if (!stream)
-        return weir_invalid(&rank->log, "stream must not be NULL");
+        return weir_invalid(&rank->log, "rank: stream must not be NULL");
     if (step == 0 || step > rank->fences.newest || !weir_fences_open(&rank->fences, step))
         return weir_invalid(&rank->log,
-                            "step %" PRIu64 " must have begun and not ended; the last one begun "
+                            "rank: step %" PRIu64
+                            " must have begun and not ended; the last one begun "
                             "is %" PRIu64,
                             step, rank->fences.newest);
     return 0;
@@ -304,7 +311,7 @@ int weir_rank_wait_layer(weir_rank *rank, uint64_t step, uint32_t layer, weir_st
     if (!rank)
         return -EINVAL;
     if (layer >= rank->geometry->n_layers)
-        return weir_invalid(&rank->log, "layer is %u, must be below %u", layer,
+        return weir_invalid(&rank->log, "rank_wait_layer: layer is %u, must be below %u", layer,
                             rank->geometry->n_layers);
     int rc = check_open(rank, step, stream);
     if (rc)
@@ -327,15 +334,17 @@ int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer, weir_
     if (!rank)
         return -EINVAL;
     if (!stream || slot >= rank->engine.n_slots || layer >= rank->geometry->n_layers)
-        return weir_invalid(&rank->log,
-                            "capture_wait: stream is NULL, slot %u is not below %u or layer %u is "
-                            "not below %u",
-                            slot, rank->engine.n_slots, layer, rank->geometry->n_layers);
+        return weir_invalid(
+            &rank->log,
+            "rank_capture_wait: stream is NULL, slot %u is not below %u or layer %u is "
+            "not below %u",
+            slot, rank->engine.n_slots, layer, rank->geometry->n_layers);
     if (!rank->engine.events)
-        return weir_invalid(&rank->log, "capture_wait: the rank was opened without captured_waits");
+        return weir_invalid(&rank->log,
+                            "rank_capture_wait: the rank was opened without captured_waits");
     int rc = refuse_capture(rank, stream);
     if (rc == 0)
-        return weir_invalid(&rank->log, "capture_wait: the stream is not being captured");
+        return weir_invalid(&rank->log, "rank_capture_wait: the stream is not being captured");
     if (rc != -ENOTSUP)
         return rc;
     if (!weir_engine_is_captured(&rank->engine, slot))

@@ -22,7 +22,8 @@ void weir_rank_params_init(weir_rank_params *params)
 static int check_limit(const weir_log *log, const char *name, uint32_t value, uint32_t limit)
 {
     if (value > limit)
-        return weir_invalid(log, "params.%s is %u, must be at most %u", name, value, limit);
+        return weir_invalid(log, "rank_open: params.%s is %u, must be at most %u", name, value,
+                            limit);
     return 0;
 }
 
@@ -30,10 +31,12 @@ static int check_limit(const weir_log *log, const char *name, uint32_t value, ui
 static int check_tuning(const weir_log *log, const char *name, const weir_transfer_tuning *tuning)
 {
     if (!weir_transfer_engine_name(tuning->engine) || tuning->launch > WEIR_LAUNCH_PER_LAYER)
-        return weir_invalid(log, "params.%s: engine is %d and launch is %d, must be of their enums",
-                            name, (int)tuning->engine, (int)tuning->launch);
+        return weir_invalid(
+            log, "rank_open: params.%s: engine is %d and launch is %d, must be of their enums",
+            name, (int)tuning->engine, (int)tuning->launch);
     if (tuning->ctas > 1024)
-        return weir_invalid(log, "params.%s.ctas is %u, must be at most 1024", name, tuning->ctas);
+        return weir_invalid(log, "rank_open: params.%s.ctas is %u, must be at most 1024", name,
+                            tuning->ctas);
     return 0;
 }
 
@@ -42,9 +45,9 @@ static int check_params(const weir_rank_params *params)
 {
     const weir_log *log = &params->log;
     if (!params->shape)
-        return weir_invalid(log, "params.shape must not be NULL");
+        return weir_invalid(log, "rank_open: params.shape must not be NULL");
     if (params->device_pages == 0)
-        return weir_invalid(log, "params.device_pages is 0, must be at least 1");
+        return weir_invalid(log, "rank_open: params.device_pages is 0, must be at least 1");
     int rc = check_limit(log, "device_pages", params->device_pages, MAX_PAGES);
     if (rc == 0)
         rc = check_limit(log, "host_pages", params->host_pages, MAX_PAGES);
@@ -123,10 +126,11 @@ static int open_share(struct weir_rank *rank, const weir_rank_params *params)
     for (uint32_t i = 0; i < geometry->n_tensors; i++)
         n_replicated += geometry->tensors[i].replicated;
     if (n_replicated == 0 || geometry->host_pages == 0)
-        return weir_invalid(&rank->log,
-                            "params.share is for replicated tensors in a host tier: there are %u "
-                            "tensors and %u host pages",
-                            n_replicated, geometry->host_pages);
+        return weir_invalid(
+            &rank->log,
+            "rank_open: params.share is for replicated tensors in a host tier: there are %u "
+            "tensors and %u host pages",
+            n_replicated, geometry->host_pages);
     weir_geometry_share(geometry, params->segment_pages);
     return 0;
 }
@@ -306,21 +310,24 @@ static void close_parts(struct weir_rank *rank)
 int weir_rank_open(weir_rank **rank, weir_device *device, const weir_rank_params *params)
 {
     if (!params)
-        return weir_invalid(device ? &device->log : NULL, "params must not be NULL");
+        return weir_invalid(device ? &device->log : NULL, "rank_open: params must not be NULL");
     if (params->struct_size != sizeof *params)
-        return weir_invalid(device ? &device->log : NULL,
-                            "params.struct_size is %u, must be %zu: use weir_rank_params_init",
-                            params->struct_size, sizeof *params);
+        return weir_invalid(
+            device ? &device->log : NULL,
+            "rank_open: params.struct_size is %u, must be %zu: use weir_rank_params_init",
+            params->struct_size, sizeof *params);
     if (!rank || !device)
-        return weir_invalid(&params->log, "%s must not be NULL", rank ? "device" : "rank");
+        return weir_invalid(&params->log, "rank_open: %s must not be NULL",
+                            rank ? "device" : "rank");
     int rc = check_params(params);
     if (rc)
         return rc;
 
     struct weir_memory heap;
     if (weir_memory_init(&heap, &params->allocator))
-        return weir_invalid(&params->log, "params.allocator: alloc and free must both be there, "
-                                          "or none");
+        return weir_invalid(&params->log,
+                            "rank_open: params.allocator: alloc and free must both be there, "
+                            "or none");
     struct weir_rank *made = weir_memory_take(&heap, 1, sizeof *made);
     if (!made)
         return -ENOMEM;

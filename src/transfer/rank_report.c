@@ -139,9 +139,10 @@ int weir_rank_report(weir_rank *rank, void *report, size_t capacity, size_t *byt
     if (!rank)
         return -EINVAL;
     if (!report || !bytes)
-        return weir_invalid(&rank->log, "%s must not be NULL", report ? "bytes" : "report");
+        return weir_invalid(&rank->log, "rank_report: %s must not be NULL",
+                            report ? "bytes" : "report");
     if ((uintptr_t)report % 8)
-        return weir_invalid(&rank->log, "report must be 8-byte aligned");
+        return weir_invalid(&rank->log, "rank_report: report must be 8-byte aligned");
     weir_rank_catch_up(rank);
     struct gathering gathering = {
         .rank = rank,
