@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank_random.h"
 
+#include <inttypes.h>
+
 static const weir_tensor tensors[] = { { .page_bytes = 2 * 8, .row_bytes = 8 },
                                        { .page_bytes = 2 * 3, .row_bytes = 3 } };
 static const weir_shape shape = {
@@ -225,6 +227,57 @@ Test(rank_faults, layers_before_the_failing_one_arrive)
             cr_assert(zero(u64, world_wrong(w)));
             world_close(w);
         }
+}
+
+/* Whoever is told that a step has ended uses what it computed, so it has to know by
+ * then that a load under it has failed: its own, or one that it joined. */
+static void failed_load_is_told_first(uint64_t seed, uint32_t layer, bool joined)
+{
+    weir_rank_params params = small_params();
+    struct world *w = world_open(seed, &params);
+    weir_move write = { { 1 }, { 1 } };
+    uint64_t first = world_begin(w, (weir_order){ .n_writes = 1, .writes = &write }, w->streams[0]);
+    world_end(w, first);
+    world_settle(w);
+    /* The layers that do not come are published by the host, at once. */
+    weir_cpu_device_fail(w->device, WEIR_CPU_CALL_COPY_LOAD, layer + 1, -EIO);
+    for (unsigned n = 1; n <= 3; n++)
+        weir_cpu_device_fail(w->device, WEIR_CPU_CALL_STREAM_WRITE_WORD, n, -EIO);
+    weir_move load = { { 2 }, { 1 } };
+    uint64_t loads = world_begin(w, (weir_order){ .n_loads = 1, .loads = &load }, w->streams[1]);
+    uint64_t reads = loads;
+    if (joined) {
+        world_end(w, loads);
+        reads = world_begin(w, (weir_order){ .n_joins = 1, .joins = &loads }, w->streams[0]);
+    }
+    for (uint32_t l = 0; l < shape.n_layers; l++)
+        cr_assert(eq(int, weir_rank_wait_layer(w->rank, reads, l, w->steps[reads].stream), 0));
+    world_end(w, reads);
+    while (weir_cpu_device_run(w->device, 1) == 1) {
+        uint64_t buffer[64];
+        size_t bytes, n;
+        const weir_report_item *items;
+        cr_assert(eq(int, weir_rank_report(w->rank, buffer, weir_report_bytes(1), &bytes), 0));
+        if (bytes == 0)
+            continue;
+        cr_assert(eq(int, weir_report_decode(&items, &n, buffer, bytes, NULL), 0));
+        world_take(w, items);
+        cr_assert(w->steps[loads].load_reported || !w->steps[reads].reported,
+                  "seed %" PRIu64 ", layer %u", seed, layer);
+    }
+    world_finish(w);
+    cr_assert(eq(int, w->steps[loads].load_rc, -EIO));
+    cr_assert(w->steps[reads].reported && w->steps[reads].rc == 0);
+    world_close(w);
+}
+
+Test(rank_faults, a_failed_load_is_told_before_its_step)
+{
+    for (uint64_t seed = 1; seed <= 40; seed++)
+        for (uint32_t layer = 0; layer < shape.n_layers; layer++)
+            for (int joined = 0; joined <= 1; joined++)
+                failed_load_is_told_first(seed, layer, joined);
+    check_leaks();
 }
 
 /* ---- A lost device -------------------------------------------------------- */

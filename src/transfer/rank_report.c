@@ -33,6 +33,28 @@ static bool take(struct gathering *gathering, weir_report_kind kind, uint64_t nu
     return true;
 }
 
+static bool load_failed(struct weir_rank *rank, uint64_t step)
+{
+    if (!weir_rank_has_record(rank, step))
+        return false;
+    const struct weir_rank_step *record = weir_rank_record(rank, step);
+    return record->load_due && record->load_state == WEIR_LOAD_ENTERED && record->load.rc != 0;
+}
+
+/* Whether a load that the step reads has failed and is still to be reported. The
+ * waits for such a load pass before it has ended, so that the step may have ended
+ * too: who is told so uses what it computed, and must know of the failure. So the
+ * step comes with the report after that of the load. */
+static bool failure_untold(struct weir_rank *rank, uint64_t step)
+{
+    if (load_failed(rank, step))
+        return true;
+    for (uint64_t bits = weir_rank_record(rank, step)->joins; bits; bits &= bits - 1)
+        if (load_failed(rank, step - 1 - (uint64_t)__builtin_ctzll(bits)))
+            return true;
+    return false;
+}
+
 static void gather_steps(struct gathering *gathering)
 {
     struct weir_rank *rank = gathering->rank;
@@ -42,6 +64,8 @@ static void gather_steps(struct gathering *gathering)
             continue;
         bool passed = weir_fences_passed(&rank->fences, step);
         if (!passed && !gathering->lost)
+            continue;
+        if (failure_untold(rank, step))
             continue;
         if (!take(gathering, WEIR_REPORT_STEP, step, passed && !record->copies_failed ? 0 : -EIO))
             return;
