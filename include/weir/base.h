@@ -14,18 +14,27 @@
  *   -E2BIG      larger than the whole pool: can never succeed
  *   -EIO        a transfer or the device failed
  *   -ENODEV     no such device, or no driver for it
+ *   -ENOENT     the index holds nothing of it
  *   -ENOTSUP    compiled out, or impossible with this layout
  *   -ESTALE     the handle's object has been closed
  *   -ECANCELED  ended by a cancel
  *   -ETIMEDOUT  not there by its deadline
  *   -EBUSY      in use
  *   -ENOMEM     host memory is short
+ *   -EDEADLK    a CPU device with a seed: nothing can run any more
+ *
+ * The line goes to the log of the object, which is silent unless its params were
+ * given one: weir_log_stderr(WEIR_LOG_WARN) is a good start. There is no line where
+ * there is no log: neither the call nor its object has one, the object is NULL, a
+ * handle is {0, 0}, or the params of a cache or a device are NULL or not of their
+ * struct_size. -EBUSY, -EAGAIN, -ESTALE and -ENOSPC of calls that a server makes all
+ * the time are no mistakes and write no line.
  *
  * Parameter structs start with struct_size, written by the struct's _init
  * function; a later library accepts the smaller struct of an older caller.
- * Fill them through _init and set the fields you need. A parameter struct and
- * what it points to need live only until the call returns, unless the field's
- * comment says otherwise. */
+ * Fill them through _init and set the fields you need: one that was only zeroed
+ * is -EINVAL. A parameter struct and what it points to need live only until the
+ * call returns, unless the field's comment says otherwise. */
 
 #include <stdbool.h>
 #include <stddef.h>

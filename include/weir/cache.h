@@ -10,7 +10,9 @@
  * A request's life, on the scheduler thread:
  *
  *     weir_seq_open(&seq, cache, &key, NULL);
- *     weir_seq_reserve(seq, &request, &result);       // -EAGAIN: later
+ *     weir_request_init(&request);
+ *     request.total_tokens = key.n_tokens;
+ *     weir_seq_reserve(seq, &request, &reserved);     // -EAGAIN: later
  *     weir_step_begin(&step, cache);
  *     weir_step_add(step, seq);
  *     weir_seq_pages(seq, 0, page_tokens, table, cap, &n);
@@ -24,7 +26,8 @@
  *     weir_seq_close(&seq);
  *
  * Threads: a cache, with its sequences and its step, is used by one thread at
- * a time. No call blocks. After weir_cache_create only weir_seq_open and the
+ * a time, which nothing checks; ranks and their threads never call it. No call
+ * blocks. After weir_cache_create only weir_seq_open and the
  * calls that lengthen a sequence may allocate host memory: when a sequence
  * grows beyond any that its object has held before, when its namespace has
  * neither pages nor another sequence, and when more pages have spans than ever
@@ -42,7 +45,8 @@ typedef struct weir_cache weir_cache;
 
 /* Handles of a sequence and of the open step. They are values: a copy names the
  * same object, {0, 0} names none. A handle of an object that is closed is
- * answered with -ESTALE, one of another cache with -EINVAL. */
+ * answered with -ESTALE, one of another cache or of none with -EINVAL. Begin with
+ * {0, 0}: an open that fails does not write the handle. */
 typedef struct weir_seq {
     weir_cache *cache;
     uint64_t id;
@@ -54,7 +58,8 @@ typedef struct weir_step {
 } weir_step;
 
 /*   struct_size     written by weir_cache_params_init
- *   page_tokens     tokens of a page, 1..1024; required
+ *   page_tokens     tokens of a page, 1..1024; required. That of every rank's shape:
+ *                   orders do not carry it, so that a difference is not noticed
  *   device_pages    pages of the device tier, 1 or more; required
  *   host_pages      pages of the host tier; 0: no host tier
  *   page_bytes      bytes of a page over all ranks, for policies and
@@ -62,7 +67,8 @@ typedef struct weir_step {
  *   n_ranks         1..64; default 1
  *   max_steps       steps in flight, 1..64; default 16
  *   max_write_backs write-backs in flight, 1..1024; default 64
- *   max_seqs        open sequences, 1 or more; default 4096
+ *   max_seqs        open sequences, 1..2^24; default 4096. Each takes about 370
+ *                   bytes of host memory, and its tokens
  *   offered         share of each tier that is kept free or offered, 0..0.5;
  *                   default 0.05
  *   eviction        policy of the device tier; default "lru"
@@ -83,8 +89,8 @@ typedef struct weir_step {
  *   link_bytes_per_second  what all ranks load together: see weir_hit; default
  *                   0: unknown. weir_cache_set_rates changes both
  *   eviction_policy       a caller's own policy of the device tier, which wins
- *                   over `eviction`; all its functions must be there. The cache
- *                   keeps the pointer. Default NULL: by name
+ *                   over `eviction`; all its functions must be there, but for
+ *                   create_in. The cache keeps the pointer. Default NULL: by name
  *   host_eviction_policy  of the host tier, wins over `host_eviction`; default
  *                   NULL: by name, and without a name as the device tier
  *   write_policy    a caller's own write-back policy, which wins over
@@ -123,8 +129,8 @@ typedef struct weir_cache_params {
 WEIR_API void weir_cache_params_init(weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Creates a cache. -EINVAL: a required field is missing, a limit is broken, or
- * a policy's name is unknown or its functions, or the allocator's, are not all there; -ENOMEM. Logs
- * the bytes that the index takes. */
+ * a policy's name is unknown or its functions, or the allocator's, are not all
+ * there; -ENOMEM. Logs the bytes of host memory that it takes. */
 WEIR_API int weir_cache_create(weir_cache **cache, const weir_cache_params *params) WEIR_NOEXCEPT;
 
 /* Frees a cache and sets *cache to NULL; a NULL content is allowed. -EBUSY and
@@ -221,7 +227,11 @@ WEIR_API int weir_seq_close(weir_seq *seq) WEIR_NOEXCEPT;
  *                 the first successful reserve of a sequence looks at it
  *   total_tokens  length for which the sequence is to have pages, counted from
  *                 its start, which may be less than the key's (a chunk at a
- *                 time); a smaller value than before changes nothing; required
+ *                 time); a smaller value than before changes nothing; required.
+ *                 The first reserve takes the whole hit all the same, also where
+ *                 it is longer: computing a chunk begins behind it, so who wants
+ *                 the hit and a chunk asks weir_cache_peek before, or reserves
+ *                 again
  *   expect_tokens length that the sequence is expected to reach, a hint for the
  *                 allocator; 0 (default): unknown
  *   deadline_ns   by when the loads of what the sequence hits must have arrived,
@@ -250,19 +260,22 @@ typedef struct weir_reserved {
 } weir_reserved;
 
 /* Matches again (first time), pins what it uses and allocates the rest, all or
- * nothing. A hit or a touch counts here, once. `reserved` may be NULL.
+ * nothing. A hit or a touch counts here, once. `reserved` may be NULL. Allowed
+ * while a step is open.
  *
  * -EAGAIN  pages will become free by what is in flight or about to be written
  *          back: the sequence now stands in line (a claim), and freed pages
  *          are set aside for it. Run a step, an empty one if there is no other,
  *          carry the reports, poll, and call again; an event says when
  * -ENOSPC  nothing in flight will help: close or preempt another sequence, or
- *          unpin
+ *          unpin, and call again. Nobody stands in line and no event comes
  * -E2BIG   more than the whole device tier
- * -EIO     a load that the sequence uses has failed or is late: truncate or close it
+ * -EIO     a load or a step that the sequence uses has failed, a load is late, or a
+ *          rank was lost: truncate or close it
  * -EBUSY   the cache is drained (weir_cache_drain), and this would take a load,
  *          or room that is neither free nor offered; a claim stays as it is
  * -EINVAL  total_tokens is 0
+ * -ENOMEM
  * A claim ends with the sequence's next successful reserve, with -ENOSPC or
  * -E2BIG, or with its truncate or close. */
 WEIR_API int weir_seq_reserve(weir_seq seq, const weir_request *request,
@@ -280,16 +293,18 @@ typedef struct weir_seq_info {
 WEIR_API int weir_seq_get_info(weir_seq seq, weir_seq_info *info) WEIR_NOEXCEPT;
 
 /* Writes the block table: the device page ids of the sequence's reserved pages
- * from its token `from` on, as a dense int32 array, in units of kernel pages (a kernel page of
- * kernel_page_tokens tokens; page_tokens must be a multiple of it; id k of page p is p * ratio +
- * k).
+ * from its token `from` on, as a dense int32 array, in units of kernel pages.
+ * page_tokens is a multiple of kernel_page_tokens, the ratio r is their quotient,
+ * and the kernel pages of page p are p * r .. p * r + r - 1. Whole batches:
+ * weir/export.h.
  *
  *   from   in tokens, a multiple of kernel_page_tokens
  *   table  of `capacity` entries; may be NULL if capacity is 0
  *   n      receives the number of entries there are
  *
  * -ENOSPC: they do not fit; *n is written then too, nothing else. The pages
- * of a sequence never change, but for weir_seq_truncate; more are added by reserve. */
+ * of a sequence never change, but for weir_seq_truncate; more are added by
+ * reserve. Without a reserve there are none, which is no error. */
 WEIR_API int weir_seq_pages(weir_seq seq, size_t from, uint32_t kernel_page_tokens, int32_t *table,
                             size_t capacity, size_t *n) WEIR_NOEXCEPT;
 
@@ -301,9 +316,14 @@ WEIR_API int weir_seq_pages(weir_seq seq, size_t from, uint32_t kernel_page_toke
  *           already tells must be equal. What they stand for is told by the
  *           key's spans alone
  *
+ * A token is committed by the step that has it as input: of a prompt all that a
+ * step computes, then the token that was sampled last, in the step after. Whether a
+ * step has computed them is for the server to know; the cache only sees that there
+ * was one.
+ *
  * In an open step the commit takes effect with weir_step_end. -EINVAL: the
  * sequence was in no step, the tokens differ from the key's, or there are no
- * pages for them; -ENOMEM. */
+ * pages for them; -EIO: as for weir_seq_reserve; -ENOMEM. */
 WEIR_API int weir_seq_commit(weir_seq seq, const int32_t *tokens, size_t n) WEIR_NOEXCEPT;
 
 /* ---- Forking and cutting ------------------------------------------------- */
@@ -353,7 +373,8 @@ WEIR_API int weir_seq_fork(weir_seq *kids, size_t n, weir_seq seq, size_t len,
  *
  * Tokens of the key stay known and are committed again as they were; those beyond
  * are forgotten. What comes next needs a step: nothing is left to be committed of
- * the steps before.
+ * the steps before. Nor does the sequence match again: who is cut to little or
+ * nothing, while the index has it, hits it by closing and opening anew.
  *
  * Rows that were never committed need no truncate: the next step writes over them.
  * -EBUSY: the sequence is in the open step; -EIO: more than good_tokens; -EINVAL;
@@ -362,20 +383,29 @@ WEIR_API int weir_seq_truncate(weir_seq seq, size_t n_tokens) WEIR_NOEXCEPT;
 
 /* ---- Steps --------------------------------------------------------------- */
 
-/* Opens the next step. -EAGAIN: the step max_steps before it is not retired;
- * -EBUSY: a step is open, or the cache is drained (weir_cache_drain). */
+/* Opens the next step; one is open at a time. -EAGAIN: the step max_steps before
+ * it is not retired; -EBUSY: a step is open, or the cache is drained
+ * (weir_cache_drain). */
 WEIR_API int weir_step_begin(weir_step *step, weir_cache *cache) WEIR_NOEXCEPT;
 
 /* Adds a sequence: the step starts the loads that it needs, or joins those in
  * flight, and guards its pages. Once a step and sequence; again is no error.
- * -EBUSY: it was forked off what this step computes; -EINVAL: it has no pages
- * reserved, or fewer than for what it has committed. */
+ * -EBUSY: it was forked off what this step computes; -EIO: as for
+ * weir_seq_reserve; -EINVAL: it has no pages reserved, or fewer than for what it
+ * has committed. */
 WEIR_API int weir_step_add(weir_step step, weir_seq seq) WEIR_NOEXCEPT;
 
-/* Ends the step and gives its order, to be carried to every rank. *order
- * belongs to the cache and is valid until the step is retired: until reports
- * of all ranks for all of it have come. *step becomes {0, 0}. A step may hold
- * no sequence: an idle server still writes back. */
+/* Ends the step and gives its order, to be carried to every rank, in the order of
+ * the steps, also if it holds nothing for that rank to compute. *order belongs to
+ * the cache, is 8-byte aligned, and is valid until the step is retired: until
+ * reports of all ranks for all of it have come, or weir_cache_rank_lost has stood
+ * in for them. Until then any thread may read it. *step becomes {0, 0}. A step may
+ * hold no sequence: an idle server still writes back.
+ *
+ * No order of a cache is larger than weir_order_bytes of one with 64 fences, 64
+ * load_fences, 65 write_fences and 64 joins, as many loads as the smaller tier has
+ * pages, max_steps + max_write_backs cancels, and as many copies as the smaller of
+ * max_seqs and device_pages. */
 WEIR_API int weir_step_end(weir_step *step, const void **order, size_t *bytes) WEIR_NOEXCEPT;
 
 /* Undoes the open step as if it had never begun, its commits included. */
@@ -383,7 +413,9 @@ WEIR_API int weir_step_abort(weir_step *step) WEIR_NOEXCEPT;
 
 /* ---- Reports and events -------------------------------------------------- */
 
-/* Takes a report of rank `rank_index` (0..n_ranks-1). -EINVAL and no effect:
+/* Takes a report of rank `rank_index` (0..n_ranks-1), which is to come in the
+ * order in which that rank made them; reports of different ranks may weave.
+ * `report` is 8-byte aligned and not used after the call. -EINVAL and no effect:
  * corrupted, or about something that is not in flight on this rank. */
 WEIR_API int weir_cache_report(weir_cache *cache, uint32_t rank_index, const void *report,
                                size_t bytes) WEIR_NOEXCEPT;
@@ -395,20 +427,38 @@ typedef enum weir_event_kind {
     WEIR_EVENT_WRITE_WAITING = 3  /* write-backs wait for a step: end one, it may be empty */
 } weir_event_kind;
 
+/* What a poll tells, each once. A sequence that is closed is told nothing more.
+ *
+ *   rc           0, but for LOAD_FAILED
+ *   seq, user    whom it concerns, and what it was opened with; {0, 0} and NULL
+ *                for WRITE_WAITING
+ *   good_tokens  of LOAD_FAILED: its leading tokens that are right; what was
+ *                computed of it behind them is wrong, also by steps that still run.
+ *                Truncate it to so many or fewer, or close it
+ *
+ * What a step has computed of a sequence is to be used when all ranks have reported
+ * the step, and a poll after that, all its events taken, tells of no failure: a rank
+ * reports a load that has failed before the steps that waited for it. Only a page
+ * that was damaged in host memory, which ranks with checksums find, may be told of
+ * later. */
 typedef struct weir_cache_event {
     weir_event_kind kind;
     int rc;
-    weir_seq seq; /* {0, 0} for WRITE_WAITING */
+    weir_seq seq;
     void *user;
     size_t good_tokens;
 } weir_cache_event;
 
-/* Does what is due: ends priorities whose time is over (some hundred pages a
- * call, those that ended first), fills the offered windows, gathers pages to
- * write back, serves claims, and returns up to `capacity` events in *n; the others come
- * with the next call. `events` may be NULL if capacity is 0. `now_ns` is the
- * caller's clock, never going back. Never blocks; well under a microsecond when
- * there is nothing to do. */
+/* Does what is due: ends priorities whose time is over (at most 256 pages a call,
+ * those that ended first), fills the offered windows, gathers pages to write back,
+ * serves claims, and gives up to `capacity` events, *n of them; if *n is `capacity`,
+ * there may be more, for the next call. `events` may be NULL if capacity is 0.
+ *
+ *   now_ns  the caller's clock in ns, from any beginning, never going back, that of
+ *           deadlines, times to live and pins; who uses none of them may give 0
+ *
+ * -EINVAL: the clock goes back. Never blocks; well under a microsecond when there
+ * is nothing to do. */
 WEIR_API int weir_cache_poll(weir_cache *cache, uint64_t now_ns, weir_cache_event *events,
                              size_t capacity, size_t *n) WEIR_NOEXCEPT;
 

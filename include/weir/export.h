@@ -13,7 +13,7 @@
  *
  * They read the cache and change nothing in it: not what is reserved,
  * committed or pinned, nor the open step. The pages of a sequence never change,
- * so that what was written stays right until the sequence is closed; a server
+ * so that what was written stays right until the sequence is closed or cut; a server
  * that keeps its tables exports only what is new, from the token on where it
  * stopped.
  *

@@ -68,10 +68,18 @@ WEIR_API int weir_cache_reset(weir_cache *cache) WEIR_NOEXCEPT;
  *   first_step  receives the step with which another rank in its place begins:
  *               weir_rank_params.first_step. If a step is open, it is that one
  *
+ * So: see to it that nobody reads an order for the lost rank any more, since those
+ * that only it was due for are retired by this call. Call it, poll, and truncate or
+ * close the sequences that are told. Close the lost rank and its device, open
+ * another with first_step, and compute again what was pinned: the pins keep nothing
+ * now and are to be unpinned and made anew. What the other ranks still answer of
+ * steps before first_step is of no use.
+ *
  * A report of the lost rank that comes late is refused with -EINVAL, for
- * nothing is in flight on it. The new rank is given every order from first_step
- * on, also those that end before it is open; or call again when it is, and it
- * begins later. -EINVAL: no such rank, or first_step is NULL. */
+ * nothing is in flight on it: keep it from being taken for the new rank's. The new
+ * rank is given every order from first_step on, also those that end before it is
+ * open; or call again when it is, and it begins later. -EINVAL: no such rank, or
+ * first_step is NULL. */
 WEIR_API int weir_cache_rank_lost(weir_cache *cache, uint32_t rank_index,
                                   uint64_t *first_step) WEIR_NOEXCEPT;
 

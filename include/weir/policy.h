@@ -81,8 +81,8 @@ typedef struct weir_evict_entry {
  *            must not keep back any that was added
  *   create_in  as create, with the cache's allocator, which is valid until
  *            destroy and through which the state is counted in
- *            weir_stats.index_bytes; may be NULL: create is called then. The
- *            built-in policies have both */
+ *            weir_stats.index_bytes; may be NULL, as `name`: create is called
+ *            then. The built-in policies have both */
 typedef struct weir_evict_policy {
     const char *name;
     int (*create)(void **state, uint32_t capacity);

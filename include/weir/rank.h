@@ -31,15 +31,18 @@ extern "C" {
 typedef struct weir_rank weir_rank;
 
 /*   struct_size     written by weir_rank_params_init
- *   shape           this rank's tensors and layers; required
- *   device_pages    as in the cache; 1 or more
+ *   shape           this rank's tensors and layers; required. page_tokens as in the
+ *                   cache, which no order tells and nothing checks
+ *   device_pages    as in the cache; 1 or more. Another number, here or in
+ *                   host_pages, is -EINVAL with the first order
  *   host_pages      as in the cache; 0: no host tier
  *   host_layout     default WEIR_HOST_SEGMENTED
  *   segment_pages   pages of a segment; 0 (default): 32, or more where the
  *                   pieces are small, so that a layer's stripe reaches 2 MiB
  *   planes          the server's buffers: [tensor][layer of that tensor], as
- *                   many as all tensors' layer counts together; NULL
- *                   (default): the rank allocates its own
+ *                   many as all tensors' layer counts together; on a CPU device
+ *                   any memory of the process. NULL (default): the rank allocates
+ *                   its own, in which pages lie without gaps
  *   max_steps       steps in flight; as in the cache; 0 (default): 16; at
  *                   most 64
  *   n_slots         slots, 1..64; 0 (default): max_steps
@@ -132,7 +135,9 @@ WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
  * waited for by nobody.
  *
  *   order   of `bytes` bytes, 8-byte aligned; not used after the call
- *   slot    0..n_slots-1
+ *   slot    0..n_slots-1, one whose last step has been reported, its load too. With
+ *           n_slots of the cache's max_steps, step % max_steps always is: the cache
+ *           ends no step before the one max_steps earlier is retired
  *   step    receives the order's step number
  *
  * A load that cannot be enqueued fails by its report: its layer waits pass all
@@ -141,8 +146,9 @@ WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
  * after the last one begun, a step that it must come behind has not ended
  * (weir_rank_end) yet, or not all ranks of its share have been opened; -EBUSY:
  * the slot's step or its load has not been reported; -EAGAIN: max_steps or
- * max_write_backs are in flight; -EIO: the device is lost or a wait could not be
- * enqueued. On failure nothing has begun and the same order may be tried again. */
+ * max_write_backs are in flight; -ENOTSUP: the stream is being captured; -EIO: the device is lost
+ * or a wait could not be enqueued. On failure nothing has begun and the same order may be tried
+ * again. */
 WEIR_API int weir_rank_begin(weir_rank *rank, const void *order, size_t bytes, uint32_t slot,
                              weir_stream *stream, uint64_t *step) WEIR_NOEXCEPT;
 
@@ -167,15 +173,20 @@ WEIR_API int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t lay
                                     weir_stream *stream) WEIR_NOEXCEPT;
 
 /* Ends a step at the present point of `stream`, which must live until the step
- * has been reported; its write-back starts after it. Steps may end in any order. -EINVAL: not a
- * step that has begun and not ended; -ENOTSUP: the stream is being captured. A failure to enqueue
- * is reported, not returned. */
+ * has been reported; its write-back starts after it. Each step that has begun is to
+ * be ended, also one in which the server enqueued nothing, or gave up half-way.
+ * Steps may end in any order. -EINVAL: not a step that has begun and not ended;
+ * -ENOTSUP: the stream is being captured. A failure to enqueue is reported, not
+ * returned. */
 WEIR_API int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream) WEIR_NOEXCEPT;
 
 /* Writes what has ended since the last call as one report. *bytes is 0 if
  * nothing has. At most as many items as fit are taken; the others come with
- * the next call. Reads pinned memory; never blocks; makes a driver call only to
- * enqueue a load that was held back and may run now, or to make up for a call
+ * the next call, so that any buffer will do: of uint64_t, for its alignment. To be
+ * called again and again while anything is in flight, since nothing wakes the
+ * server. weir_report_decode tells which steps have ended; the load of a step, or
+ * one that it joined, comes before it if it has failed. Reads pinned memory; never blocks; makes a
+ * driver call only to enqueue a load that was held back and may run now, or to make up for a call
  * that failed.
  *
  * With checksums this call also hashes up to checksum_bytes of host memory: XXH3
@@ -195,8 +206,9 @@ WEIR_API int weir_rank_report(weir_rank *rank, void *report, size_t capacity,
 WEIR_API int weir_rank_synchronize(weir_rank *rank) WEIR_NOEXCEPT;
 
 /* Device address of a page's piece, for the server's kernels; 0 if the tensor
- * has no such layer or the page is out of range. `layer` counts all layers.
- * Threads: any. */
+ * has no such layer or the page is out of range. `layer` counts all layers. Page 0
+ * is the dummy page; page p is at its address plus p times the plane's page_stride,
+ * which in buffers of the rank's own is the tensor's page_bytes. Threads: any. */
 WEIR_API uint64_t weir_rank_device_address(const weir_rank *rank, uint32_t tensor, uint32_t layer,
                                            weir_device_page page) WEIR_NOEXCEPT;
 
