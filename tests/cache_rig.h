@@ -238,6 +238,7 @@ static inline const weir_order *rig_end(struct rig *r)
 {
     struct rig_order order;
     gives(r, weir_step_end(&r->step, &order.bytes, &order.n), 0);
+    cr_assert(le(sz, order.n, weir_cache_max_order_bytes(r->cache)));
     cr_assert(r->step.cache == NULL && r->step.id == 0);
     cr_assert(zero(int, weir_order_decode(&order.decoded, order.bytes, order.n, NULL)));
     struct rig_order *kept = &r->orders[order.decoded.step % RIG_ORDERS];

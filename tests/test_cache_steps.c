@@ -343,6 +343,27 @@ Test(cache_steps, a_step_retires_after_all_ranks)
     }
 }
 
+/* Every order of the other tests is held against it, too: see rig_end. */
+Test(cache_steps, the_largest_order)
+{
+    struct rig *r = &rig;
+    weir_cache_params params = rig_params(16, 4, 3);
+    params.max_steps = 2;
+    params.max_write_backs = 5;
+    params.max_seqs = 6;
+    rig_open(r, params);
+    weir_order largest = { .n_fences = 64,
+                           .n_load_fences = 64,
+                           .n_write_fences = 65,
+                           .n_joins = 64,
+                           .n_loads = 3,
+                           .n_cancels = 2 + 5,
+                           .n_copies = 4 };
+    cr_assert(eq(sz, weir_cache_max_order_bytes(r->cache), weir_order_bytes(&largest)));
+    cr_assert(zero(sz, weir_cache_max_order_bytes(NULL)));
+    rig_close(r);
+}
+
 Test(cache_steps, adding_twice_is_adding_once)
 {
     rig_open(&rig, rig_params(16, 8, 8));

@@ -400,13 +400,12 @@ WEIR_API int weir_step_add(weir_step step, weir_seq seq) WEIR_NOEXCEPT;
  * the cache, is 8-byte aligned, and is valid until the step is retired: until
  * reports of all ranks for all of it have come, or weir_cache_rank_lost has stood
  * in for them. Until then any thread may read it. *step becomes {0, 0}. A step may
- * hold no sequence: an idle server still writes back.
- *
- * No order of a cache is larger than weir_order_bytes of one with 64 fences, 64
- * load_fences, 65 write_fences and 64 joins, as many loads as the smaller tier has
- * pages, max_steps + max_write_backs cancels, and as many copies as the smaller of
- * max_seqs and device_pages. */
+ * hold no sequence: an idle server still writes back. */
 WEIR_API int weir_step_end(weir_step *step, const void **order, size_t *bytes) WEIR_NOEXCEPT;
+
+/* Bytes that no order of this cache exceeds: what a message or a channel
+ * (weir_channel_bytes) must hold. Never changes; threads: any. 0 for NULL. */
+WEIR_API size_t weir_cache_max_order_bytes(const weir_cache *cache) WEIR_NOEXCEPT;
 
 /* Undoes the open step as if it had never begun, its commits included. */
 WEIR_API int weir_step_abort(weir_step *step) WEIR_NOEXCEPT;

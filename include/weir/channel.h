@@ -53,7 +53,8 @@ typedef struct weir_channel {
 
 /* Bytes of memory for a channel that holds at least n messages of up to `largest`
  * bytes each; n and largest are 1 or more. SIZE_MAX if that overflows. The largest
- * order: weir_step_end; a report is as large as the buffer that it is written to. */
+ * order: weir_cache_max_order_bytes; a report is as large as the buffer that it is
+ * written to. */
 WEIR_API size_t weir_channel_bytes(size_t largest, size_t n) WEIR_NOEXCEPT;
 
 /* Makes an empty channel of the memory, which must be 64-byte aligned. To be done

@@ -238,6 +238,11 @@ static int write_order(weir_cache *cache, const struct draft *draft, struct flig
     return weir_order_encode(&order, flight->order, cache->order_capacity, bytes, &cache->log);
 }
 
+size_t weir_cache_max_order_bytes(const weir_cache *cache)
+{
+    return cache ? cache->order_capacity : 0;
+}
+
 int weir_step_end(weir_step *step, const void **order, size_t *bytes)
 {
     if (!step)
