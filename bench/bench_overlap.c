@@ -16,6 +16,7 @@ struct options {
     struct weir_bench_overlap *overlap;
     struct weir_bench_list engines;
     struct weir_bench_list ctas;
+    struct weir_bench_list rings;
     struct weir_bench_list register_ctas;
     struct weir_bench_list launches;
     struct weir_bench_list runs;
@@ -59,20 +60,36 @@ static const char *launch_name(uint32_t launch)
     return launch < 2 ? names[launch] : NULL;
 }
 
+/* `ring`: 0 is the default. */
+static void add_kernel_mode(struct weir_bench_overlap *overlap, uint32_t engine, uint32_t ctas,
+                            uint32_t ring, uint32_t launch)
+{
+    struct weir_bench_mode *mode = add_mode(overlap, WEIR_BENCH_LAYER_WISE, 1);
+    if (!mode)
+        return;
+    mode->tuning = (weir_transfer_tuning){
+        .engine = engine,
+        .launch = launch ? WEIR_LAUNCH_PER_LAYER : WEIR_LAUNCH_ONE,
+        .ctas = ctas,
+        .stages = WEIR_BENCH_RING_STAGES(ring),
+        .stage_bytes = WEIR_BENCH_RING_BYTES(ring),
+    };
+    int n = snprintf(mode->name, sizeof mode->name, "%s %u CTA, %s", weir_bench_engine_name(engine),
+                     ctas, launch ? "a launch a layer" : "one launch");
+    if (ring)
+        snprintf(mode->name + n, sizeof mode->name - (size_t)n, ", %ux%u", mode->tuning.stages,
+                 mode->tuning.stage_bytes);
+}
+
 static void add_kernel_modes(const struct options *options, uint32_t engine)
 {
+    uint32_t n_rings = engine == WEIR_ENGINE_TMA ? options->rings.n : 1;
     for (uint32_t c = 0; c < options->ctas.n; c++)
-        for (uint32_t l = 0; l < options->launches.n; l++) {
-            struct weir_bench_mode *mode = add_mode(options->overlap, WEIR_BENCH_LAYER_WISE, 1);
-            if (!mode)
-                return;
-            uint32_t launch = options->launches.values[l];
-            mode->tuning.engine = engine;
-            mode->tuning.ctas = options->ctas.values[c];
-            mode->tuning.launch = launch ? WEIR_LAUNCH_PER_LAYER : WEIR_LAUNCH_ONE;
-            snprintf(mode->name, sizeof mode->name, "%s %u CTA, %s", weir_bench_engine_name(engine),
-                     options->ctas.values[c], launch ? "a launch a layer" : "one launch");
-        }
+        for (uint32_t r = 0; r < n_rings; r++)
+            for (uint32_t l = 0; l < options->launches.n; l++)
+                add_kernel_mode(options->overlap, engine, options->ctas.values[c],
+                                engine == WEIR_ENGINE_TMA ? options->rings.values[r] : 0,
+                                options->launches.values[l]);
 }
 
 static void add_register_modes(const struct options *options)
@@ -191,6 +208,7 @@ enum {
     KEY_WHENS,
     KEY_ENGINES,
     KEY_CTAS,
+    KEY_RINGS,
     KEY_REGISTER_CTAS,
     KEY_LAUNCHES,
     KEY_RUNS,
@@ -214,6 +232,7 @@ static const struct argp_option option_list[] = {
     { 0, 0, 0, 0, "The load:", 2 },
     { "engines", KEY_ENGINES, "LIST", 0, "tma, vector, copy, register, auto (all)", 0 },
     { "ctas", KEY_CTAS, "LIST", 0, "CTAs of a kernel (1,2,3,4)", 0 },
+    { "rings", KEY_RINGS, "LIST", 0, "Rings of the TMA kernel, such as 6x32768 (the default)", 0 },
     { "register-ctas", KEY_REGISTER_CTAS, "LIST", 0, "CTAs of the baseline (2,6)", 0 },
     { "launches", KEY_LAUNCHES, "LIST", 0, "one, per_layer (both)", 0 },
     { "runs", KEY_RUNS, "LIST", 0, "Pages that lie together, for copy and auto (1,4,16,128)", 0 },
@@ -268,6 +287,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_CTAS:
         weir_bench_read_list(state, "ctas", text, 1, 1024, &options->ctas);
+        break;
+    case KEY_RINGS:
+        weir_bench_read_rings(state, text, &options->rings);
         break;
     case KEY_REGISTER_CTAS:
         weir_bench_read_list(state, "register-ctas", text, 1, 1024, &options->register_ctas);
@@ -408,6 +430,7 @@ int weir_bench_overlap(int argc, char **argv)
                      { WEIR_BENCH_REGISTER, WEIR_ENGINE_TMA, WEIR_ENGINE_VECTOR, WEIR_ENGINE_COPY,
                        WEIR_ENGINE_AUTO } },
         .ctas = { 4, { 1, 2, 3, 4 } },
+        .rings = { 1, { 0 } },
         .register_ctas = { 2, { 2, 6 } },
         .launches = { 2, { 0, 1 } },
         .runs = { 4, { 1, 4, 16, 128 } },
