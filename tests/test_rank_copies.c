@@ -182,24 +182,29 @@ Test(rank_copies, behind_a_load_that_is_joined)
     }
 }
 
-/* Whoever joins a load that was over long ago waits for nothing. */
-Test(rank_copies, behind_a_load_that_is_forgotten)
+/* Whoever joins a load that was over long ago waits for nothing, also where the step
+ * that copies has the record of the one that loaded. */
+Test(rank_copies, behind_a_load_that_is_over)
 {
-    weir_move load;
-    struct world *w = loading_world(3, &load);
-    uint64_t first = world_begin(w, (weir_order){ .n_loads = 1, .loads = &load }, w->streams[0]);
-    world_end(w, first);
-    for (int i = 0; i < 9; i++) {
+    for (int between = 0; between <= 16; between++) {
+        weir_move load;
+        struct world *w = loading_world(3, &load);
+        uint64_t first =
+            world_begin(w, (weir_order){ .n_loads = 1, .loads = &load }, w->streams[0]);
+        world_end(w, first);
+        for (int i = 0; i < between; i++) {
+            world_settle(w);
+            world_end(w, world_begin(w, (weir_order){ 0 }, w->streams[0]));
+        }
         world_settle(w);
-        world_end(w, world_begin(w, (weir_order){ 0 }, w->streams[0]));
+        const weir_page_copy copy = { { 7 }, { 8 }, first };
+        uint64_t step = begin_copies(w, (weir_order){ .n_joins = 1, .joins = &first }, &copy, 1);
+        read_copy(w, step, 8, w->pages[1].content, 0);
+        world_end(w, step);
+        world_expect_right(w);
+        cr_assert(zero(int, w->steps[step].rc), "%d steps between", between);
+        world_close(w);
     }
-    world_settle(w);
-    const weir_page_copy copy = { { 7 }, { 8 }, first };
-    uint64_t step = begin_copies(w, (weir_order){ .n_joins = 1, .joins = &first }, &copy, 1);
-    read_copy(w, step, 8, w->pages[1].content, 0);
-    world_end(w, step);
-    world_expect_right(w);
-    world_close(w);
 }
 
 /* ---- Faults --------------------------------------------------------------- */

@@ -79,6 +79,13 @@ int weir_rank_check_copies(struct weir_rank *rank, const weir_order *order)
 
 /* ---- Making them ---------------------------------------------------------- */
 
+/* Whether a load may still be on its way. The records of the steps before are there
+ * still, but for the one that this step has taken the place of. */
+static bool is_recent(const struct weir_rank *rank, uint64_t step, uint64_t load)
+{
+    return load == step || (step - load < rank->fences.n && weir_rank_has_record(rank, load));
+}
+
 /* Makes `stream` wait for the loads that bring what is copied. One that has been
  * dropped brings nothing. */
 static int wait_for_sources(struct weir_rank *rank, const weir_order *order, weir_stream *stream)
@@ -88,8 +95,7 @@ static int wait_for_sources(struct weir_rank *rank, const weir_order *order, wei
     int rc = 0;
     for (uint32_t i = 0; i < order->n_copies && !rc; i++) {
         uint64_t load = order->copies[i].load;
-        if (load == 0 || (load < order->step && !weir_rank_has_record(rank, load)) ||
-            waited >> (order->step - load) & 1)
+        if (load == 0 || !is_recent(rank, order->step, load) || waited >> (order->step - load) & 1)
             continue;
         waited |= UINT64_C(1) << (order->step - load);
         weir_rank_need_load(rank, load);
