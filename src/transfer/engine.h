@@ -145,8 +145,8 @@ int weir_engine_capture_wait(struct weir_engine *engine, uint32_t slot, uint32_t
 /* Whether waits were captured on a slot. */
 bool weir_engine_is_captured(const struct weir_engine *engine, uint32_t slot);
 
-/* For a step without a load of its own that joins others: makes the slot's
- * captured waits wait for all loads so far. Does nothing without captures. */
+/* For a step that joins the loads of others: makes the slot's captured waits wait for
+ * all loads so far. Does nothing without captures. */
 int weir_engine_join_slot(struct weir_engine *engine, uint32_t slot);
 
 /* Enqueues marks that failed before. Cheap if there is none. */

@@ -258,7 +258,8 @@ int weir_rank_begin(weir_rank *rank, const void *order_bytes, size_t bytes, uint
     bool captured = weir_engine_is_captured(&rank->engine, slot);
     if (captured)
         need_joined(rank, &order);
-    if (order.n_joins > 0 && order.n_loads == 0 && weir_engine_join_slot(&rank->engine, slot))
+    /* Also before a load of its own, which may fail and then records nothing. */
+    if (order.n_joins > 0 && weir_engine_join_slot(&rank->engine, slot))
         return -EIO;
 
     struct weir_rank_step *record = weir_rank_record(rank, order.step);

@@ -319,3 +319,39 @@ Test(streams_mix_up, a_capture_that_fails)
             driver_close(&d);
         }
 }
+
+/* A step's own load fails, in whichever layer, and what it joins is still waited for:
+ * that load goes well, so nobody is told to mistrust its pages. */
+Test(streams_mix_up, a_graph_whose_load_fails_beside_one_that_it_joins)
+{
+    static const enum fake_function functions[] = { FAKE_cuMemcpyBatchAsync, FAKE_cuEventRecord };
+    for (size_t f = 0; f < 2; f++)
+        for (uint32_t nth = 1; nth <= 2 * graph_layers; nth++) {
+            weir_tensor tensors[2];
+            weir_shape shape = driver_shape(tensors, graph_layers);
+            struct driver_rig d;
+            driver_open(&d, &shape, true);
+            uint32_t notes[3];
+            capture(&d, 1, d.streams[1], notes);
+            uint64_t joined = begin_shut_load(&d, 7, 0, true);
+            driver_end(&d, joined, d.streams[2]);
+            weir_move load = { { 4 }, { 9 } };
+            weir_order order = { .n_joins = 1, .joins = &joined, .n_loads = 1, .loads = &load };
+            fake_cuda_fail(d.cuda.fake, functions[f], nth, CUDA_ERROR_OUT_OF_MEMORY);
+            if (driver_try_begin(&d, order, 1, d.streams[1]))
+                driver_begin(&d, order, 1, d.streams[1]);
+            d.cuda.fake->faults[functions[f]] = (struct fake_fault){ 0, 0, CUDA_SUCCESS };
+            uint64_t step = d.newest;
+            d.cuda.fake->replay(driver_handle(d.streams[1]), driver_handle(d.streams[1]));
+            driver_end(&d, step, d.streams[1]);
+            driver_run(&d);
+            expect_notes(&d, notes, 0);
+            driver_open_gate(&d);
+            expect_notes(&d, notes, 7);
+            driver_settle(&d);
+            for (size_t i = 0; i < d.n_items; i++)
+                if (d.items[i].kind != WEIR_REPORT_LOAD || d.items[i].number != step)
+                    cr_assert(zero(int, d.items[i].rc));
+            driver_close(&d);
+        }
+}
