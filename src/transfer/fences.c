@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 
+#include <errno.h>
+
 int weir_fences_create(struct weir_fences *fences, weir_device *device, uint32_t n, uint64_t first,
                        const weir_log *log)
 {
@@ -69,11 +71,21 @@ static int mark(struct weir_fences *fences, struct weir_fence *fence)
     return rc;
 }
 
-void weir_fences_end(struct weir_fences *fences, uint64_t step, weir_stream *stream)
+/* The server may capture the stream by now. */
+static int mark_later(struct weir_fences *fences, struct weir_fence *fence)
+{
+    bool capturing = false;
+    int rc = fences->device->ops->stream_is_capturing(fences->device, fence->stream, &capturing);
+    if (rc == 0 && capturing)
+        rc = -EAGAIN;
+    return rc ? rc : mark(fences, fence);
+}
+
+void weir_fences_end(struct weir_fences *fences, uint64_t step, weir_stream *stream, bool now)
 {
     struct weir_fence *fence = fence_of(fences, step);
     fence->stream = stream;
-    if (mark(fences, fence))
+    if (!now || mark(fences, fence))
         fences->unmarked = true;
 }
 
@@ -96,7 +108,7 @@ bool weir_fences_ready(struct weir_fences *fences, uint64_t step)
     if (weir_fences_passed(fences, step))
         return true;
     struct weir_fence *fence = fence_of(fences, step);
-    return fence->stream && (fence->marked || mark(fences, fence) == 0);
+    return fence->stream && (fence->marked || mark_later(fences, fence) == 0);
 }
 
 int weir_fences_wait(struct weir_fences *fences, uint64_t step, weir_stream *stream)
@@ -106,7 +118,7 @@ int weir_fences_wait(struct weir_fences *fences, uint64_t step, weir_stream *str
     struct weir_fence *fence = fence_of(fences, step);
     if (fence->stream == stream)
         return 0;
-    int rc = fence->marked ? 0 : mark(fences, fence);
+    int rc = fence->marked ? 0 : mark_later(fences, fence);
     return rc ? rc : fences->device->ops->stream_wait_event(fences->device, stream, fence->event);
 }
 

@@ -19,7 +19,8 @@
  * Invariants: the ring holds steps newest-n+1..newest; a place is taken again
  * only after its step has passed; words[i] never goes back, and holds the low
  * bits of the last step of its place that has passed. Steps older than the ring,
- * and those before the first, have passed. No wait is ever enqueued on a step that is not marked.
+ * and those before the first, have passed. No wait is ever enqueued on a step that is not
+ * marked. No mark goes into a graph: replays would set the word back.
  */
 
 #include "device/device.h"
@@ -55,8 +56,9 @@ void weir_fences_destroy(struct weir_fences *fences);
 void weir_fences_begin(struct weir_fences *fences);
 
 /* A step ends at the present point of `stream`, which must live until the step
- * has passed. Pre: it is open. */
-void weir_fences_end(struct weir_fences *fences, uint64_t step, weir_stream *stream);
+ * has passed. Pre: it is open. `now`: the stream is known not to be captured; else the
+ * mark is left for later. */
+void weir_fences_end(struct weir_fences *fences, uint64_t step, weir_stream *stream, bool now);
 
 /* For steps up to newest: has not ended; ended so that a wait for it can be
  * enqueued now, which this may try to bring about; has ended and run (the

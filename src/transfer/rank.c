@@ -363,7 +363,7 @@ int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream)
     rc = refuse_capture(rank, stream);
     if (rc == -ENOTSUP)
         return rc;
-    weir_fences_end(&rank->fences, step, stream);
+    weir_fences_end(&rank->fences, step, stream, rc == 0);
     weir_rank_catch_up(rank);
     return 0;
 }

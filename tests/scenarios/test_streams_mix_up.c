@@ -355,3 +355,40 @@ Test(streams_mix_up, a_graph_whose_load_fails_beside_one_that_it_joins)
             driver_close(&d);
         }
 }
+
+/* ---- What is made up for --------------------------------------------------- */
+
+/* The end of a step could not be marked, and then the server captures that stream:
+ * the mark is not for the graph. A graph would set the word back at each launch, and
+ * an event of its own would draw the side streams into the capture. */
+Test(streams_mix_up, a_mark_that_failed_is_not_captured)
+{
+    static const enum fake_function functions[] = { FAKE_cuStreamWriteValue32, FAKE_cuEventRecord };
+    for (size_t f = 0; f < 2; f++) {
+        weir_tensor tensors[2];
+        weir_shape shape = driver_shape(tensors, 1);
+        struct driver_rig d;
+        driver_open(&d, &shape, false);
+        weir_move write = { { 3 }, { 7 } };
+        uint64_t first =
+            driver_begin(&d, (weir_order){ .n_writes = 1, .writes = &write }, 0, d.streams[0]);
+        struct fake_fault *fault = &d.cuda.fake->faults[functions[f]];
+        *fault = (struct fake_fault){ 0, UINT32_MAX, CUDA_ERROR_OUT_OF_MEMORY };
+        driver_end(&d, first, d.streams[0]);
+        *fault = (struct fake_fault){ 0, 0, CUDA_SUCCESS };
+        driver_capture(&d, d.streams[0], true);
+        weir_order order = { .n_fences = 1, .fences = &first };
+        for (int i = 0; i < 2; i++) {
+            driver_report(&d);
+            cr_assert(eq(int, driver_try_begin(&d, order, 1, d.streams[1]), -EIO));
+        }
+        cr_assert(zero(u32, d.cuda.fake->captured(driver_handle(d.streams[0]))));
+        driver_capture(&d, d.streams[0], false);
+        driver_end(&d, driver_begin(&d, order, 1, d.streams[1]), d.streams[1]);
+        driver_settle(&d);
+        cr_assert(eq(sz, d.n_items, 3));
+        for (size_t i = 0; i < d.n_items; i++)
+            cr_assert(zero(int, d.items[i].rc));
+        driver_close(&d);
+    }
+}
