@@ -454,3 +454,49 @@ Test(cpu_races, random_programs)
     cr_assert(lt(u32, 100, racy));
     cr_assert(lt(u32, racy, 500));
 }
+
+/* ---- Clocks that grow ------------------------------------------------------ */
+
+struct crowd {
+    weir_device *device;
+    weir_stream *streams[12];
+};
+
+static void come_in_crowds(void *arg)
+{
+    struct crowd *crowd = arg;
+    for (size_t i = 0; i < sizeof crowd->streams / sizeof *crowd->streams; i++)
+        cr_assert(zero(int, weir_cpu_stream_create(crowd->device, &crowd->streams[i])));
+}
+
+static void do_nothing(void *arg)
+{
+    (void)arg;
+}
+
+/* Who waits for room in a full queue holds a mark that is in no queue yet: it grows as
+ * well when many more streams come meanwhile. */
+Test(cpu_races, streams_that_come_while_a_record_waits_for_room)
+{
+    EACH_SEED(seed)
+    {
+        struct rig rig;
+        weir_cpu_device_params params = rig_params(seed);
+        params.queue_depth = 1;
+        rig_open(&rig, params, WEIR_HOST_SEGMENTED);
+        weir_stream *stream = rig_stream(&rig);
+        weir_event *event = rig_event(&rig);
+        struct crowd crowd = { rig.device, { NULL } };
+        cr_assert(zero(int, weir_cpu_launch(rig.device, stream, come_in_crowds, &crowd, NULL, 0)));
+        cr_assert(zero(int, weir_cpu_launch(rig.device, stream, do_nothing, NULL, NULL, 0)));
+        cr_assert(eq(ptr, crowd.streams[0], NULL), "they came too early");
+        cr_assert(zero(int, rig.ops->event_record(rig.device, event, stream)));
+        cr_assert(ne(ptr, crowd.streams[0], NULL));
+        rig_synchronize(&rig, stream);
+        rig.ops->event_destroy(rig.device, event);
+        for (size_t i = 0; i < sizeof crowd.streams / sizeof *crowd.streams; i++)
+            weir_cpu_stream_destroy(rig.device, &crowd.streams[i]);
+        weir_cpu_stream_destroy(rig.device, &stream);
+        rig_close(&rig);
+    }
+}

@@ -227,7 +227,7 @@ void weir_cpu_payload_unref(struct weir_cpu_device *device, struct weir_cpu_payl
 /* ---- cpu_schedule.c ------------------------------------------------------ */
 
 /* Puts an op into its queue, blocking while that is full, or frees it.
- * -EIO: lost; -EDEADLK: full, and with a seed nothing can run. */
+ * -EIO: lost; -EDEADLK: full, and with a seed nothing can run; -ENOMEM. */
 int weir_cpu_submit(struct weir_cpu_device *device, struct weir_cpu_op *op);
 
 bool weir_cpu_can_start(const struct weir_cpu_op *op);

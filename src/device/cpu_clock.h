@@ -12,9 +12,9 @@
  * holds its newest record, a wait the record it is bound to, a word its last
  * publication, an op the host's knowledge when it was submitted.
  *
- * Invariants: a point that can still be written has points.size components, so
- * join and copy lose nothing; a point that is done never changes, except the
- * host's while nobody else refers to it. All under the device's lock. */
+ * Invariants: a point that can still be written has points.size components or more, so
+ * join and copy lose nothing, and is zero beyond those; a point that is done never changes, except
+ * the host's while nobody else refers to it. All under the device's lock. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,10 +42,11 @@ void weir_cpu_points_free(struct weir_cpu_points *points);
 /* Gives a point at least `size` components. -ENOMEM and no effect. */
 int weir_cpu_point_grow(struct weir_cpu_point *point, uint32_t size);
 
-/* Joins `from` into `to`, which has at least as many components. */
+/* Joins `from` into `to`. Components that `to` lacks are zero in `from`: memory for them
+ * ran out half-way, and no stream has them. */
 static inline void weir_cpu_point_join(struct weir_cpu_point *to, const struct weir_cpu_point *from)
 {
-    for (uint32_t i = 0; i < from->size; i++)
+    for (uint32_t i = 0; i < from->size && i < to->size; i++)
         if (to->time[i] < from->time[i])
             to->time[i] = from->time[i];
 }

@@ -50,6 +50,8 @@ int weir_cpu_submit(struct weir_cpu_device *device, struct weir_cpu_op *op)
 {
     struct weir_cpu_queue *queue = op->stream->queue;
     int rc = wait_for_room(device, queue);
+    if (rc == 0 && op->mark) /* streams may have come meanwhile */
+        rc = weir_cpu_point_grow(op->mark, device->points.size);
     if (rc) {
         weir_cpu_op_free(device, op);
         return rc;
