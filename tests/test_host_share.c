@@ -421,6 +421,17 @@ Test(host_share, nothing_begins_before_all_are_open)
     cr_assert(eq(int, hand_step(&team.hands[0], b->order, b->order_bytes, b->works, b->n_works),
                  -EINVAL));
     cr_assert(ne(ptr, strstr(team.hands[0].log.last, "2 ranks"), NULL));
+
+    /* One that has joined and could not open has not been open. */
+    weir_device *device;
+    cr_assert(zero(int, weir_cpu_device_open(&device, NULL)));
+    cr_assert(zero(int, weir_cpu_device_fail(device, WEIR_CPU_CALL_EVENT_CREATE, 1, -EIO)));
+    cr_assert(eq(int, hand_open(&team.hands[1], device, 1, params, 1), -EIO));
+    hand_close(&team.hands[1]);
+    cr_assert(eq(int, hand_step(&team.hands[0], b->order, b->order_bytes, b->works, b->n_works),
+                 -EINVAL));
+    cr_assert(zero(int, weir_device_close(&device)));
+
     cr_assert(zero(int, hand_open(&team.hands[1], NULL, 1, params, 1)));
     give_order(&team);
     random_steps(&team, 20);

@@ -187,17 +187,15 @@ static int add_device(weir_host_share *share, const struct weir_share_join *join
     return 0;
 }
 
-static void drop_devices(weir_host_share *share)
+static void drop_last_device(weir_host_share *share)
 {
-    while (share->n_devices > 0) {
-        struct weir_share_device *last = &share->devices[--share->n_devices];
-        last->device->ops->pool_unregister(last->device, last->pool);
-        if (share->n_devices > 0)
-            weir_host_memory_unregister(share->memory, last->device);
-        else
-            drop_memory(share);
-        atomic_fetch_sub(&last->device->users, 1);
-    }
+    struct weir_share_device *last = &share->devices[--share->n_devices];
+    last->device->ops->pool_unregister(last->device, last->pool);
+    if (share->n_devices > 0)
+        weir_host_memory_unregister(share->memory, last->device);
+    else
+        drop_memory(share);
+    atomic_fetch_sub(&last->device->users, 1);
 }
 
 /* ---- Joining -------------------------------------------------------------- */
@@ -234,23 +232,36 @@ int weir_host_share_join(weir_host_share *share, const struct weir_share_join *j
     pthread_mutex_lock(&share->lock);
     int rc = join_locked(share, join);
     if (rc == 0) {
+        struct weir_share_device *device = find_device(share, join->device);
         place->index = (uint32_t)__builtin_ctzll(~share->open);
-        place->pool = find_device(share, join->device)->pool;
+        place->pool = device->pool;
+        device->ranks |= UINT64_C(1) << place->index;
         share->open |= UINT64_C(1) << place->index;
-        share->opened |= share->open;
         share->users++;
-        atomic_store(&share->complete, share->opened == all_ranks(share));
     }
     pthread_mutex_unlock(&share->lock);
     return rc;
 }
 
-void weir_host_share_leave(weir_host_share *share, uint32_t index)
+void weir_host_share_opened(weir_host_share *share, uint32_t index)
+{
+    pthread_mutex_lock(&share->lock);
+    share->opened |= UINT64_C(1) << index;
+    atomic_store(&share->complete, share->opened == all_ranks(share));
+    pthread_mutex_unlock(&share->lock);
+}
+
+void weir_host_share_leave(weir_host_share *share, uint32_t index, bool failed)
 {
     pthread_mutex_lock(&share->lock);
     share->open &= ~(UINT64_C(1) << index);
+    for (uint32_t i = 0; i < share->n_devices; i++)
+        share->devices[i].ranks &= ~(UINT64_C(1) << index);
+    while (failed && share->n_devices > 1 && share->devices[share->n_devices - 1].ranks == 0)
+        drop_last_device(share);
     if (share->open == 0) {
-        drop_devices(share);
+        while (share->n_devices > 0)
+            drop_last_device(share);
         share->opened = 0;
         atomic_store(&share->complete, false);
     }

@@ -11,11 +11,11 @@
  *
  * Invariants (under `lock`): users = 1 for the creator while it holds on + ranks
  * that are open; layout, memory and n_devices are there exactly while a rank is
- * open; each of devices[] counts one use of its device; `opened` has the bits of
- * `open` and of ranks that have closed since the share was last empty; complete
- * tells that `opened` has all n_ranks bits. sums[] is written by the rank that writes
- * the page back and read by those that load it, which a report, the cache and an
- * order lie between. */
+ * open; each of devices[] counts one use of its device; `open` has the bits of
+ * ranks that have joined, `opened` of those that were opened whole since the share
+ * was last empty, also if they have closed; complete tells that `opened` has all
+ * n_ranks bits. sums[] is written by the rank that writes the page back and read by
+ * those that load it, which a report, the cache and an order lie between. */
 
 #include "pool/host_memory.h"
 #include "transfer/geometry.h"
@@ -26,6 +26,7 @@
 
 struct weir_share_device {
     weir_device *device;
+    uint64_t ranks; /* bit i: rank i is open on it */
     uint32_t pool;
 };
 
@@ -65,7 +66,12 @@ struct weir_share_place {
 int weir_host_share_join(weir_host_share *share, const struct weir_share_join *join,
                          struct weir_share_place *place);
 
-/* Pre: no enqueued work of the rank uses the memory. */
-void weir_host_share_leave(weir_host_share *share, uint32_t index);
+/* The rank that has joined is open: nothing of it can fail any more. */
+void weir_host_share_opened(weir_host_share *share, uint32_t index);
+
+/* Pre: no enqueued work of the rank uses the memory. `failed`: the rank could not be
+ * opened, so its device is let go of if nobody else is on it; only where another device
+ * came after it, it stays until the last rank leaves. */
+void weir_host_share_leave(weir_host_share *share, uint32_t index, bool failed);
 
 #endif

@@ -279,7 +279,7 @@ static int open_parts(struct weir_rank *rank, const weir_rank_params *params)
     return rc;
 }
 
-static void close_parts(struct weir_rank *rank)
+static void close_parts(struct weir_rank *rank, bool failed)
 {
     weir_device *device = rank->device;
     uint32_t pools[] = { rank->engine.device_pool, rank->engine.host_pool };
@@ -291,7 +291,7 @@ static void close_parts(struct weir_rank *rank)
     weir_fences_destroy(&rank->fences);
     weir_host_memory_destroy(&rank->host);
     if (rank->share)
-        weir_host_share_leave(rank->share, rank->share_place.index);
+        weir_host_share_leave(rank->share, rank->share_place.index, failed);
     if (rank->device_base)
         device->ops->memory_free(device, rank->device_base);
     weir_geometry_destroy(&rank->geometry);
@@ -336,9 +336,11 @@ int weir_rank_open(weir_rank **rank, weir_device *device, const weir_rank_params
     made->log = params->log;
     rc = open_parts(made, params);
     if (rc) {
-        close_parts(made);
+        close_parts(made, true);
         return rc;
     }
+    if (made->share)
+        weir_host_share_opened(made->share, made->share_place.index);
     sum_memory(made);
     atomic_fetch_add(&device->users, 1);
     weir_log_line(&made->log, WEIR_LOG_INFO,
@@ -362,7 +364,7 @@ void weir_rank_close(weir_rank **rank)
     /* The words of steps that have ended are still to be written by the
      * server's streams. The lane carries the wait into its destruction. */
     weir_fences_wait_all(&closed->fences, closed->engine.lanes[WEIR_WRITE_BACK].stream);
-    close_parts(closed);
+    close_parts(closed, false);
     *rank = NULL;
     atomic_fetch_sub(&device->users, 1);
     weir_log_line(&log, WEIR_LOG_INFO, "rank closed");
