@@ -409,6 +409,50 @@ Test(host_share, what_lies_otherwise_is_refused)
         cr_assert(zero(int, weir_device_close(&team.hands[i].device)));
 }
 
+/* Launches that a device can make of all tensors together, but not of those that lie in
+ * the share, or not of the others. */
+static uint32_t launchable;
+
+static int prepare_whatever(weir_device *device, const struct weir_geometry *geometry,
+                            uint32_t max_runs, void **state)
+{
+    (void)device;
+    (void)max_runs;
+    memcpy(state, &geometry, sizeof *state);
+    return 0;
+}
+
+static int tune_some(weir_device *device, const void *state, enum weir_direction direction,
+                     const weir_transfer_tuning *tuning)
+{
+    (void)device;
+    const struct weir_geometry *geometry = state;
+    return direction == WEIR_LOAD || !tuning->stages || launchable >> geometry->n_tensors & 1
+               ? 0
+               : -EINVAL;
+}
+
+Test(host_share, a_tuning_must_do_for_each_part)
+{
+    weir_rank_params params = params_of(&mixed, WEIR_HOST_SEGMENTED, NULL);
+    params.write_back.stages = 3;
+    cr_assert(zero(int, weir_host_share_create(&params.share, 1, NULL)));
+    weir_device *device;
+    cr_assert(zero(int, weir_cpu_device_open(&device, NULL)));
+    struct weir_device_ops ops = *device->ops;
+    ops.transfer_prepare = prepare_whatever;
+    ops.transfer_tune = tune_some;
+    device->ops = &ops;
+    for (launchable = 0; launchable < 16; launchable += 2) { /* of 1, 2 and 3 tensors */
+        struct hand hand;
+        int rc = hand_open(&hand, device, 1, params, 0);
+        cr_assert(eq(int, rc, launchable == 14 ? 0 : -EINVAL));
+        hand_close(&hand);
+    }
+    weir_host_share_close(&params.share);
+    cr_assert(zero(int, weir_device_close(&device)));
+}
+
 Test(host_share, nothing_begins_before_all_are_open)
 {
     struct team team = { .n = 2 };

@@ -239,6 +239,17 @@ static int prepare(struct weir_engine *engine, const struct weir_geometry *geome
     return rc;
 }
 
+static int check_tuning(struct weir_engine *engine, const void *state,
+                        enum weir_direction direction, const weir_log *log)
+{
+    weir_device *device = engine->device;
+    int rc = device->ops->transfer_tune(device, state, direction, &engine->tuning[direction]);
+    if (rc)
+        weir_log_line(log, WEIR_LOG_ERROR, "params.%s: the device refuses it with %s",
+                      direction == WEIR_LOAD ? "load" : "write_back", weir_error_name(rc));
+    return rc;
+}
+
 static int create_part(struct weir_engine *engine, struct weir_write_part *part, bool shared,
                        const weir_log *log)
 {
@@ -247,6 +258,9 @@ static int create_part(struct weir_engine *engine, struct weir_write_part *part,
         weir_log_line(log, WEIR_LOG_ERROR, "no memory for the view of a share");
     else if (part->view)
         rc = prepare(engine, part->view, &part->state, log);
+    /* Kernels may do for some tensors what they cannot for all together. */
+    if (rc == 0 && part->view)
+        rc = check_tuning(engine, part->state, WEIR_WRITE_BACK, log);
     return rc;
 }
 
@@ -254,18 +268,6 @@ static void destroy_part(struct weir_engine *engine, struct weir_write_part *par
 {
     engine->device->ops->transfer_release(engine->device, part->state);
     weir_geometry_destroy_view(&part->view);
-}
-
-static int check_tuning(struct weir_engine *engine, enum weir_direction direction, const char *name,
-                        const weir_log *log)
-{
-    weir_device *device = engine->device;
-    int rc = device->ops->transfer_tune(device, engine->transfer_state, direction,
-                                        &engine->tuning[direction]);
-    if (rc)
-        weir_log_line(log, WEIR_LOG_ERROR, "params.%s: the device refuses it with %s", name,
-                      weir_error_name(rc));
-    return rc;
 }
 
 static int create_lane(struct weir_engine *engine, enum weir_direction direction, int priority)
@@ -289,9 +291,9 @@ static int create_parts(struct weir_engine *engine, const weir_log *log)
     }
     int rc = prepare(engine, engine->geometry, &engine->transfer_state, log);
     if (rc == 0)
-        rc = check_tuning(engine, WEIR_LOAD, "load", log);
+        rc = check_tuning(engine, engine->transfer_state, WEIR_LOAD, log);
     if (rc == 0)
-        rc = check_tuning(engine, WEIR_WRITE_BACK, "write_back", log);
+        rc = check_tuning(engine, engine->transfer_state, WEIR_WRITE_BACK, log);
     if (rc == 0 && engine->share_ranks > 0)
         rc = create_part(engine, &engine->own, false, log);
     if (rc == 0 && engine->share_ranks > 0)
