@@ -11,7 +11,6 @@
 /* Transfers by kernel: the tables of a geometry and the rings of page lists. Copies
  * within the device are loads from a host tier that lies on the device pages. */
 
-#define SLOTS 64u
 #define BLOCK_ALIGN 256u
 
 /* In flight is at most what the smaller tier has, but a list's room may be found
@@ -22,7 +21,22 @@
 #define WITHIN 2u
 #define RINGS 3u
 
-/* The lists of one direction. Slot s % SLOTS belongs to list s; lists end in the
+/* Powers of two: a step has one load and one list of copies, so there are as many as
+ * steps in flight; write-backs outlive their steps. */
+#define LOAD_SLOTS 64u
+#define WRITE_BACK_SLOTS 1024u
+#define WITHIN_SLOTS 64u
+
+/* Sets of counters a direction. Lists that have one in common are so far apart that the
+ * later one comes behind the earlier one in their stream. */
+#define ARRIVALS 64u
+
+struct list_slot {
+    uint32_t n_pages;
+    CUstream stream;
+};
+
+/* The lists of one direction. Slot s % n_slots belongs to list s; lists end in the
  * order of their numbers as far as anyone here can tell: later room is reused
  * only when all earlier lists have ended. */
 struct list_ring {
@@ -33,10 +47,8 @@ struct list_ring {
     uint32_t ended;
     uint32_t head; /* of the ring of pages; indices run on past its end */
     uint32_t used;
-    struct {
-        uint32_t n_pages;
-        CUstream stream;
-    } slots[SLOTS];
+    uint32_t n_slots;
+    struct list_slot *slots;
 };
 
 struct weir_cuda_pages {
@@ -52,6 +64,7 @@ struct weir_cuda_pages {
     uint32_t capacity;             /* of a ring of pages; a power of two */
     bool aligned;                  /* every address, stride and length is a multiple of 16 */
     struct list_ring rings[RINGS]; /* by weir_direction, and WITHIN */
+    struct list_slot slots[LOAD_SLOTS + WRITE_BACK_SLOTS + WITHIN_SLOTS];
 };
 
 /* ---- Tables -------------------------------------------------------------- */
@@ -72,12 +85,25 @@ static uint64_t lay_out(struct weir_cuda_pages *p)
     p->within_at = take(&at, g->n_planes * sizeof(struct weir_copy_plane));
     p->layers_at = take(&at, (g->n_layers + 1) * sizeof(uint32_t));
     for (uint32_t i = 0; i < 2; i++)
-        p->rings[i].arrivals_at = take(&at, (uint64_t)SLOTS * g->n_layers * sizeof(uint32_t));
+        p->rings[i].arrivals_at = take(&at, (uint64_t)ARRIVALS * g->n_layers * sizeof(uint32_t));
     for (uint32_t i = 0; i < RINGS; i++)
         p->rings[i].pages_at = take(&at, (uint64_t)p->capacity * sizeof(struct weir_page_pair));
     for (uint32_t i = 0; i < RINGS; i++)
-        p->rings[i].words_at = take(&at, SLOTS * sizeof(uint32_t));
+        p->rings[i].words_at = take(&at, p->rings[i].n_slots * sizeof(uint32_t));
     return at;
+}
+
+static void deal_slots(struct weir_cuda_pages *p)
+{
+    static const uint32_t n_slots[RINGS] = {
+        [WEIR_LOAD] = LOAD_SLOTS, [WEIR_WRITE_BACK] = WRITE_BACK_SLOTS, [WITHIN] = WITHIN_SLOTS
+    };
+    struct list_slot *next = p->slots;
+    for (uint32_t i = 0; i < RINGS; i++) {
+        p->rings[i].n_slots = n_slots[i];
+        p->rings[i].slots = next;
+        next += n_slots[i];
+    }
 }
 
 static void fill_plane(struct weir_cuda_pages *p, uint32_t tensor, uint32_t layer, uint32_t index,
@@ -197,6 +223,7 @@ int weir_cuda_kernels_prepare(struct weir_cuda_kernels *kernels,
                                                                   : geometry->host_pages;
     for (p->capacity = 1; p->capacity < RING_TIERS * most;)
         p->capacity *= 2;
+    deal_slots(p);
     int rc = allocate(p);
     if (!rc) {
         fill_tables(p);
@@ -240,11 +267,16 @@ bool weir_cuda_kernels_can_tma(const struct weir_cuda_pages *pages)
 
 /* ---- Lists --------------------------------------------------------------- */
 
+static struct list_slot *slot_of(const struct list_ring *ring, uint32_t list)
+{
+    return &ring->slots[list % ring->n_slots];
+}
+
 /* Becomes list + 1 when the list ends. */
 static uint32_t *word_of(const struct weir_cuda_pages *p, const struct list_ring *ring,
                          uint32_t list)
 {
-    return (uint32_t *)(p->pinned + ring->words_at) + list % SLOTS;
+    return (uint32_t *)(p->pinned + ring->words_at) + list % ring->n_slots;
 }
 
 static bool has_ended(const struct weir_cuda_pages *p, const struct list_ring *ring, uint32_t list)
@@ -254,7 +286,7 @@ static bool has_ended(const struct weir_cuda_pages *p, const struct list_ring *r
 
 static void retire_oldest(struct list_ring *ring)
 {
-    ring->used -= ring->slots[ring->ended % SLOTS].n_pages;
+    ring->used -= slot_of(ring, ring->ended)->n_pages;
     ring->ended++;
 }
 
@@ -263,7 +295,7 @@ static bool has_room(struct weir_cuda_pages *p, struct list_ring *ring, uint32_t
 {
     while (ring->ended != ring->begun && has_ended(p, ring, ring->ended))
         retire_oldest(ring);
-    return ring->begun - ring->ended < SLOTS && ring->used + n <= p->capacity;
+    return ring->begun - ring->ended < ring->n_slots && ring->used + n <= p->capacity;
 }
 
 /* Waits until n pages and a slot are free. */
@@ -271,7 +303,7 @@ static int make_room(struct weir_cuda_pages *p, struct list_ring *ring, uint32_t
 {
     struct weir_cuda_device *device = p->kernels->device;
     while (!has_room(p, ring, n)) {
-        CUstream stream = ring->slots[ring->ended % SLOTS].stream;
+        CUstream stream = slot_of(ring, ring->ended)->stream;
         int rc = weir_cuda_result(device, "cuStreamSynchronize",
                                   device->driver->cuStreamSynchronize(stream));
         if (rc)
@@ -339,8 +371,7 @@ static int open_list(struct weir_cuda_list *list, uint32_t n)
     list->number = ring->begun;
     list->first = ring->head;
     list->n_pages = n;
-    ring->slots[list->number % SLOTS].n_pages = n;
-    ring->slots[list->number % SLOTS].stream = list->stream;
+    *slot_of(ring, list->number) = (struct list_slot){ n, list->stream };
     ring->begun++;
     ring->head += n;
     ring->used += n;
@@ -436,7 +467,7 @@ int weir_cuda_list_launch(const struct weir_cuda_list *list, uint32_t layer_begi
                             "copy: %u pages are more than a kernel can count in chunks of %u bytes",
                             list->n_pages, chunk);
     uint64_t arrivals =
-        ring->arrivals_at + (uint64_t)(list->number % SLOTS) * g->n_layers * sizeof(uint32_t);
+        ring->arrivals_at + (uint64_t)(list->number % ARRIVALS) * g->n_layers * sizeof(uint32_t);
     struct weir_pages_args args = {
         .planes = (const struct weir_copy_plane *)(uintptr_t)(p->device + p->planes_at),
         .plane_begin = (const uint32_t *)(uintptr_t)(p->device + p->layers_at),

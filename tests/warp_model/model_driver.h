@@ -24,8 +24,8 @@ static struct {
     uint32_t synchronized;
     bool hold_words; /* writes wait for a synchronize */
     uint32_t held;
-    uint32_t *held_words[128];
-    uint32_t held_values[128];
+    uint32_t *held_words[2048];
+    uint32_t held_values[2048];
     bool fail_write;
     bool fail_upload;
     bool fail_launch;
