@@ -9,7 +9,9 @@
  *
  * A stream must belong to the device's primary context, the one that the
  * runtime API uses. Conversion costs nothing and owns nothing: the server keeps
- * a stream until all that it gave to weir with it has ended. */
+ * a stream until all that it gave to weir with it has ended. The default stream of a
+ * thread (cudaStreamPerThread) has one handle for all threads: a rank that is given it
+ * is used by one thread only. */
 
 #include <weir/base.h>
 

@@ -121,8 +121,10 @@ WEIR_API void weir_rank_params_init(weir_rank_params *params) WEIR_NOEXCEPT;
 WEIR_API int weir_rank_open(weir_rank **rank, weir_device *device,
                             const weir_rank_params *params) WEIR_NOEXCEPT;
 
-/* Waits for the rank's copies, unpins and frees all, sets *rank to NULL; a
- * NULL content is allowed. Does not touch the server's buffers. */
+/* Waits for the rank's copies and for the steps that have ended, unpins and frees all,
+ * sets *rank to NULL; a NULL content is allowed. Does not touch the server's buffers.
+ * What is enqueued behind the begin of a step that was not ended must have run, and no
+ * graph with captured waits may be launched again. */
 WEIR_API void weir_rank_close(weir_rank **rank) WEIR_NOEXCEPT;
 
 /* Begins the next step: makes `stream` wait for the order's fences and

@@ -350,7 +350,8 @@ int weir_rank_capture_wait(weir_rank *rank, uint32_t slot, uint32_t layer, weir_
         return rc;
     if (!weir_engine_is_captured(&rank->engine, slot))
         need_begun(rank, slot);
-    return weir_engine_capture_wait(&rank->engine, slot, layer, stream);
+    rc = weir_engine_capture_wait(&rank->engine, slot, layer, stream);
+    return rc == -ENOTSUP ? -EIO : rc; /* the capture was broken already */
 }
 
 int weir_rank_end(weir_rank *rank, uint64_t step, weir_stream *stream)

@@ -320,6 +320,22 @@ Test(streams_mix_up, a_capture_that_fails)
         }
 }
 
+/* One that was broken by somebody else: what weir_rank_capture_wait says then is not that
+ * it cannot be done. */
+Test(streams_mix_up, a_capture_that_is_broken)
+{
+    weir_tensor tensors[2];
+    weir_shape shape = driver_shape(tensors, graph_layers);
+    struct driver_rig d;
+    driver_open(&d, &shape, true);
+    d.cuda.fake->set_capture(driver_handle(d.streams[1]), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    cr_assert(eq(int, weir_rank_capture_wait(d.rank, 1, 0, d.streams[1]), -EIO));
+    driver_capture(&d, d.streams[1], false);
+    uint32_t notes[3];
+    capture(&d, 1, d.streams[1], notes);
+    driver_close(&d);
+}
+
 /* A step's own load fails, in whichever layer, and what it joins is still waited for:
  * that load goes well, so nobody is told to mistrust its pages. */
 Test(streams_mix_up, a_graph_whose_load_fails_beside_one_that_it_joins)
