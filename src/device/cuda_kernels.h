@@ -24,11 +24,11 @@
  * A third ring holds the lists of copies within the device, which have no words to
  * publish and so no arrivals.
  *
- * Bounds: 64 lists of loads, 1024 of write-backs and min(device_pages, host_pages)
- * pages a direction, rounded up to a power of two, are in flight. Beyond them begin
- * blocks until the oldest list has ended. A rank never comes there: it has no more
- * steps and write-backs in flight, and a page is in one load or one write-back at a
- * time. More than 64 lists of one direction in flight are of one stream.
+ * Bounds: 64 lists of loads, 1024 of write-backs and twice min(device_pages,
+ * host_pages) pages a direction, rounded up to a power of two, are in flight. Beyond
+ * them begin blocks until the oldest list has ended. A rank never comes there: it has
+ * no more steps and write-backs in flight, and a page is in one load or one write-back
+ * at a time. More than 64 lists of one direction in flight are of one stream.
  *
  * Every function below is called between weir_cuda_enter and weir_cuda_leave,
  * and maps the driver's errors by weir_cuda_result. Launching allocates nothing. */
