@@ -123,6 +123,14 @@ Test(gate, rings)
     }
 }
 
+Test(gate, blocks_share_the_link)
+{
+    cr_assert(eq(u32, weir_gate_stages(12, 1), 12));
+    cr_assert(eq(u32, weir_gate_stages(12, 2), 8));
+    cr_assert(eq(u32, weir_gate_stages(8, 4), 8));
+    cr_assert(eq(u32, weir_gate_stages(6, 2), 6));
+}
+
 Test(gate, rows_per_chunk)
 {
     static const struct {

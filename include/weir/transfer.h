@@ -97,7 +97,8 @@ WEIR_API void weir_transfer_case_init(weir_transfer_case *transfer) WEIR_NOEXCEP
  *   rows_per_chunk  rows that a stage of the TMA kernel's ring holds, a power of
  *                   two; 0 if the page is opaque or no ring fits
  *   stages, stage_bytes
- *                   of that ring; 0 if none fits the device
+ *                   of that ring; 0 if none fits the device. It is that of one
+ *                   block; where there are several, each uses 8 stages at most
  *   reason          the condition that decided, as one lower-case line */
 typedef struct weir_transfer_choice {
     weir_transfer_engine engine;

@@ -151,11 +151,12 @@ void weir_cuda_kernels_destroy(struct weir_cuda_kernels **kernels)
 
 /* ---- Launching ----------------------------------------------------------- */
 
+/* Pre: grid->ctas. */
 static int tma_grid(const struct weir_cuda_kernels *k, const struct weir_launch *launch,
                     const char *what, struct weir_cuda_grid *grid)
 {
     const weir_log *log = &k->device->base.log;
-    uint32_t stages = launch->stages ? launch->stages : k->stages;
+    uint32_t stages = launch->stages ? launch->stages : weir_gate_stages(k->stages, grid->ctas);
     uint32_t bytes = launch->stage_bytes ? launch->stage_bytes : k->stage_bytes;
     if (stages < WEIR_TMA_MIN_STAGES || stages > WEIR_TMA_MAX_STAGES)
         return weir_invalid(log, "%s: stages is %u, must be %u..%u", what, stages,

@@ -45,6 +45,11 @@ bool weir_gate_ring(uint32_t shared_bytes, uint32_t *stages, uint32_t *stage_byt
     return false;
 }
 
+uint32_t weir_gate_stages(uint32_t stages, uint32_t ctas)
+{
+    return ctas > 1 && stages > 8 ? 8 : stages;
+}
+
 uint32_t weir_gate_rows_per_chunk(uint32_t row_bytes, uint32_t page_tokens, uint32_t stage_bytes)
 {
     uint32_t most = stage_bytes / row_bytes;
