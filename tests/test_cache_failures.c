@@ -251,3 +251,40 @@ Test(cache_failures, ranks_that_differ)
         rig_close(r);
     }
 }
+
+/* A load that was cancelled and that one rank has not reported yet reads the same host
+ * page as the load that came after it: a changed page is that of both. */
+Test(cache_failures, a_page_that_changed_under_two_loads)
+{
+    struct rig *r = &rig;
+    open_with_host_pages(r, 2, "A");
+    weir_seq first = rig_start(r, "A", 1);
+    const weir_order *order = rig_run(r, first, 0);
+    uint64_t cancelled = order->step, page = (uint64_t)order->loads[0].host.id;
+    rig_done(r, &first);
+    rig_begin(r);
+    order = rig_end(r);
+    uint64_t empty = order->step;
+    cr_assert(eq(u32, order->n_cancels, 1));
+    weir_seq second = rig_start(r, "A", 1);
+    order = rig_run(r, second, 0);
+    uint64_t load = order->step;
+    cr_assert(eq(u32, order->n_loads, 1));
+    cr_assert(eq(i32, order->loads[0].host.id, (int32_t)page));
+    gives(r, rig_try_report(r, 0, WEIR_REPORT_LOAD, cancelled, 0), 0);
+    gives(r, rig_try_report(r, 0, WEIR_REPORT_PAGE, page, -EIO), 0);
+    rig_report(r, WEIR_REPORT_LOAD, load, 0);
+    rig_poll(r);
+    expect_told(r, second, 0);
+    rig_expect_hit(r, "A", 0, 0, 0);
+    weir_stats stats = rig_stats(r);
+    cr_assert(eq(u64, stats.damaged_pages, 1));
+    cr_assert(zero(u64, stats.loaded_pages));
+    gives(r, rig_try_report(r, 1, WEIR_REPORT_LOAD, cancelled, -ECANCELED), 0);
+    rig_report(r, WEIR_REPORT_STEP, cancelled, 0);
+    rig_report(r, WEIR_REPORT_STEP, empty, 0);
+    rig_report(r, WEIR_REPORT_STEP, load, 0);
+    rig_done(r, &second);
+    expect_all_free(r, 24);
+    rig_close(r);
+}

@@ -122,27 +122,42 @@ void weir_report_write(weir_cache *cache, struct write_back *write, bool failed)
     cache->n_writes--;
 }
 
-/* The device page that a load in flight fills from a host page; 0: none. With `ranks`,
- * of the loads that one of these has not reported. The page's entry may have been dropped
- * meanwhile, so look at the loads themselves: this is rare. */
-static int32_t loading_from(const weir_cache *cache, uint64_t host_page, uint64_t ranks)
+/* The device page that a load fills from a host page; 0: none. The page's entry may have
+ * been dropped meanwhile, so look at the load itself: this is rare. */
+static int32_t filled_from(const weir_cache *cache, const struct flight *flight, uint64_t host_page)
+{
+    int32_t page = flight->loads.first;
+    while (page && (uint64_t)cache->device_pages[page].partner != host_page)
+        page = cache->device_pages[page].next;
+    return page;
+}
+
+/* Whether a load that this rank has not reported reads a host page. */
+static bool is_loading_from(const weir_cache *cache, uint64_t host_page, uint64_t rank)
+{
+    for (uint32_t i = 0; i < cache->max_steps; i++)
+        if ((cache->flights[i].load_ranks & rank) &&
+            filled_from(cache, &cache->flights[i], host_page))
+            return true;
+    return false;
+}
+
+/* A host page has changed. A load that was cancelled, or that nobody wants, may read it
+ * beside the one that came after it: none of them brings what it should. */
+static void mark_wrong(weir_cache *cache, uint64_t host_page)
 {
     for (uint32_t i = 0; i < cache->max_steps; i++) {
-        const struct flight *flight = &cache->flights[i];
-        if (!flight->id || (ranks && !(flight->load_ranks & ranks)))
-            continue;
-        for (int32_t p = flight->loads.first; p; p = cache->device_pages[p].next)
-            if ((uint64_t)cache->device_pages[p].partner == host_page)
-                return p;
+        int32_t page = filled_from(cache, &cache->flights[i], host_page);
+        if (page)
+            cache->device_pages[page].wrong = true;
     }
-    return 0;
 }
 
 static void take_item(weir_cache *cache, const weir_report_item *item)
 {
     bool failed = item->rc != 0;
     if (item->kind == WEIR_REPORT_PAGE)
-        cache->device_pages[loading_from(cache, item->number, 0)].wrong = true;
+        mark_wrong(cache, item->number);
     else if (item->kind == WEIR_REPORT_WRITE_BACK)
         weir_report_write(cache, write_of(cache, item->number), failed);
     else if (item->kind == WEIR_REPORT_STEP)
@@ -167,7 +182,7 @@ int weir_cache_report(weir_cache *cache, uint32_t rank_index, const void *report
     uint64_t bit = UINT64_C(1) << rank_index;
     for (size_t i = 0; i < n; i++) {
         bool is_page = items[i].kind == WEIR_REPORT_PAGE;
-        if (is_page && loading_from(cache, items[i].number, bit))
+        if (is_page && is_loading_from(cache, items[i].number, bit))
             continue;
         uint64_t *ranks = is_page ? NULL : ranks_of(cache, &items[i]);
         if (ranks && (*ranks & bit)) {
