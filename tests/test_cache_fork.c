@@ -722,6 +722,49 @@ Test(cache_fork, a_failed_step_is_told_to_the_kids)
     close_all(&r, seqs, 5);
 }
 
+/* A page of the index may be the work of several steps, of which only the last is its
+ * writer. Who has copied it has what the others wrote too. */
+Test(cache_fork, a_copy_is_as_wrong_as_any_step_that_wrote_it)
+{
+    for (int last = 0; last < 2; last++) {
+        struct rig r;
+        rig_open(&r, params_of(12, 0));
+        rig_compute(&r, "A"); /* before all of them */
+        weir_seq seq = rig_start(&r, "AB", 1);
+        rig_begin(&r);
+        rig_add(&r, seq);
+        commit(&r, seq, 4);
+        uint64_t half = rig_end(&r)->step;
+        rig_begin(&r);
+        rig_add(&r, seq);
+        commit(&r, seq, T - 4);
+        uint64_t whole = rig_end(&r)->step;
+        weir_seq other = rig_start(&r, "AB", 1), copied = fork_one(&r, other, T + 2);
+        gives(&r, weir_seq_truncate(other, T + 3), 0);
+        gives(&r, rig_reserve(&r, other, 2 * T, NULL), 0);
+        rig_begin(&r);
+        rig_add(&r, other);
+        rig_add(&r, copied);
+        uint64_t copy = rig_end(&r)->step;
+        weir_seq kid = fork_one(&r, copied, T + 1), before = fork_one(&r, copied, T);
+        if (last)
+            rig_report(&r, WEIR_REPORT_STEP, half, 0);
+        rig_report(&r, WEIR_REPORT_STEP, last ? whole : half, -EIO);
+        rig_poll(&r);
+        weir_seq seqs[] = { seq, other, copied, kid, before };
+        for (size_t i = 0; i < 4; i++)
+            cr_assert(eq(sz, rig_events(&r, WEIR_EVENT_LOAD_FAILED, &seqs[i]), 1), "%zu", i);
+        cr_assert(eq(sz, r.n_events, 4));
+        for (size_t i = 0; i < r.n_events; i++)
+            cr_assert(eq(sz, r.events[i].good_tokens, T));
+        if (!last)
+            rig_report(&r, WEIR_REPORT_STEP, whole, 0);
+        rig_report(&r, WEIR_REPORT_STEP, copy, 0);
+        rig_expect_hit(&r, "AB", 1, 0, 0);
+        close_all(&r, seqs, 5);
+    }
+}
+
 /* Nobody holds the load's target any more, but a kid has copied it. */
 Test(cache_fork, a_load_that_was_copied_is_not_cancelled)
 {

@@ -560,8 +560,8 @@ void weir_seq_let_go(weir_cache *cache, const struct seq *seq, const struct seq_
 /* Lets go of all pages but the first n, the last one first. */
 void weir_seq_keep_pages(weir_cache *cache, struct seq *seq, uint32_t n);
 
-/* Page i is the work of `writer`, of which no entry tells: what was forgotten, and what
- * duplicates a page of the index. */
+/* Page i is the work of `writer` and maybe of steps before it, of which no entry tells:
+ * what was forgotten, was copied, or duplicates a page of the index. */
 void weir_seq_note_writer(const weir_cache *cache, struct seq *seq, uint32_t i, uint64_t writer);
 
 /* Commits what is pending, written by `writer`. */

@@ -40,8 +40,8 @@ static void lose_page(weir_cache *cache, struct seq *seq, struct seq_page *sp, u
 /* Some entries have been dropped although sequences use them: those sequences
  * lose their path from there on. A page that a sequence took from the index is
  * wrong if its entry is gone; one that it computed itself is wrong only if that
- * was in the step that failed or after it. Of what was forgotten, or duplicates a
- * page of the index, only the newest writer is known. */
+ * was in the step that failed or after it. Of what was forgotten, was copied, or
+ * duplicates a page of the index, only the newest writer is known. */
 static void detach(weir_cache *cache, struct seq *seq, uint64_t failed_step)
 {
     if (seq->source.page)

@@ -110,10 +110,8 @@ static void inherit_tail(const weir_cache *cache, struct seq *kid, const struct 
         kid->tail_load = seq->tail_load;
         kid->tail_index = seq->tail_index;
     }
-    if (seq->lost_writer && kid->n_tokens > (size_t)seq->lost_from * cache->page_tokens) {
-        kid->lost_writer = seq->lost_writer;
-        kid->lost_from = seq->lost_from;
-    }
+    if (seq->lost_writer && kid->n_tokens > (size_t)seq->lost_from * cache->page_tokens)
+        weir_seq_note_writer(cache, kid, seq->lost_from, seq->lost_writer);
 }
 
 static void put_in_step(weir_cache *cache, struct seq *kid, const struct seq *seq)

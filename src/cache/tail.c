@@ -20,9 +20,8 @@ void weir_tail_owe(weir_cache *cache, struct seq *seq, struct seq_page source, u
     uint64_t writer = source.ref >= 0 ? cache->entries[source.ref].writer : 0;
     if (!step_is_running(cache, writer))
         return;
-    seq->fences = weir_step_set_add(seq->fences, seq->steps.newest);
     seq->fences = weir_step_set_add(seq->fences, writer);
-    seq->steps = weir_step_set_add(seq->steps, writer);
+    weir_seq_note_writer(cache, seq, index, writer);
 }
 
 /* The step uses a page that others may write rows of. Those are other rows, but a
