@@ -765,6 +765,62 @@ Test(cache_fork, a_copy_is_as_wrong_as_any_step_that_wrote_it)
     }
 }
 
+/* A page that a kid shares left the index with a failed step that is none of the kid's,
+ * while it was being written back. */
+Test(cache_fork, a_page_enters_the_index_again_when_its_write_back_has_ended)
+{
+    struct rig r;
+    rig_open(&r, rig_params(T, 12, 16));
+    rig_compute(&r, "A");
+    rig_push_out(&r);
+    weir_seq seq = rig_start(&r, "A", 1), none = rig_start(&r, "Z", 1);
+    weir_seq kid = fork_one(&r, seq, 4);
+    rig_begin(&r);
+    rig_add(&r, seq);
+    rig_add(&r, kid);
+    commit_new(&r, kid, 9, T - 4); /* not in the index: the load is running */
+    uint64_t load = rig_end(&r)->step;
+    weir_seq heir = fork_one(&r, kid, T);
+    uint64_t failing = run(&r, none)->step;
+    rig_report(&r, WEIR_REPORT_LOAD, load, 0);
+    rig_report(&r, WEIR_REPORT_STEP, load, 0);
+    gives(&r, rig_reserve(&r, kid, 2 * T, NULL), 0);
+    rig_begin(&r);
+    rig_add(&r, kid);
+    commit_new(&r, kid, 99, 1);
+    const weir_order *order = rig_end(&r);
+    uint64_t step = order->step, ticket = order->write_ticket;
+    cr_assert(eq(u32, order->n_writes, 1));
+    cr_assert(eq(u64, rig_stats(&r).index_pages, 2));
+    rig_report(&r, WEIR_REPORT_STEP, failing, -EIO);
+    rig_poll(&r);
+    cr_assert(eq(sz, rig_events(&r, WEIR_EVENT_LOAD_FAILED, &kid), 1));
+    cr_assert(zero(sz, rig_events(&r, WEIR_EVENT_LOAD_FAILED, &heir)));
+    cr_assert(eq(u64, rig_stats(&r).index_pages, 1));
+
+    gives(&r, rig_reserve(&r, heir, 2 * T, NULL), 0);
+    rig_begin(&r);
+    rig_add(&r, heir);
+    commit_new(&r, heir, 99, 1);
+    order = rig_end(&r);
+    uint64_t later = order->step;
+    cr_assert(eq(u64, rig_stats(&r).index_pages, 1));
+    cr_assert(eq(u32, order->n_cancels, 1));
+    rig_report(&r, WEIR_REPORT_WRITE_BACK, ticket, -ECANCELED);
+    rig_report(&r, WEIR_REPORT_STEP, step, 0);
+    rig_report(&r, WEIR_REPORT_STEP, later, 0);
+    rig_begin(&r);
+    rig_add(&r, heir);
+    commit_new(&r, heir, 100, 1);
+    order = rig_end(&r);
+    cr_assert(eq(u64, rig_stats(&r).index_pages, 2));
+    rig_begin(&r); /* may take the write-back */
+    rig_ack(&r, rig_end(&r)->step);
+    rig_ack(&r, order->step);
+    weir_seq seqs[] = { seq, none, kid, heir };
+    close_all(&r, seqs, 4);
+}
+
 /* Nobody holds the load's target any more, but a kid has copied it. */
 Test(cache_fork, a_load_that_was_copied_is_not_cancelled)
 {

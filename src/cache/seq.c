@@ -297,14 +297,31 @@ static void commit_onto(weir_cache *cache, struct seq *seq, uint32_t i, int32_t 
     weir_tier_use(cache, ref);
 }
 
+/* How many leading pages may be in the index now. What was copied out of a load waits
+ * for its end. So does a page that another sequence had put there and that left with a
+ * failed step of that one's: while it is written back for its old entry, it can have no
+ * new one. */
+static uint32_t count_indexable(const weir_cache *cache, const struct seq *seq)
+{
+    uint32_t full = (uint32_t)(seq->n_committed / cache->page_tokens);
+    if (load_is_running(cache, seq->tail_load) && full > seq->tail_index)
+        full = seq->tail_index;
+    const weir_page_pool *pool = cache->tiers[DEVICE].pool;
+    for (uint32_t i = seq->n_indexed; i < full; i++) {
+        int32_t page = seq->pages[i].page;
+        if (weir_page_pool_owner(pool, page) == WEIR_NO_OWNER &&
+            weir_page_pool_pins(pool, page) > cache->device_pages[page].users)
+            return i;
+    }
+    return full;
+}
+
 void weir_seq_apply_commit(weir_cache *cache, struct seq *seq, uint64_t writer)
 {
     seq->n_committed += seq->n_pending;
     seq->n_pending = 0;
-    uint32_t full = (uint32_t)(seq->n_committed / cache->page_tokens);
-    if (load_is_running(cache, seq->tail_load) && full > seq->tail_index)
-        full = seq->tail_index;
-    if (seq->detached || full <= seq->n_indexed)
+    uint32_t full = seq->detached ? 0 : count_indexable(cache, seq);
+    if (full <= seq->n_indexed)
         return;
 
     uint32_t first = seq->n_indexed, n = full - first, n_there = 0, n_wanted = 0;
