@@ -288,3 +288,29 @@ Test(cache_failures, a_page_that_changed_under_two_loads)
     expect_all_free(r, 24);
     rig_close(r);
 }
+
+/* Reports come in any order: the page is loaded again before its step is told to have
+ * failed, and is as wrong on the host as it was on the device. */
+Test(cache_failures, a_page_that_was_loaded_before_its_step_was_told)
+{
+    struct rig *r = &rig;
+    rig_open(r, rig_params(16, 24, 24));
+    weir_seq seq = rig_start(r, "A", 1);
+    const weir_order *order = rig_run(r, seq, 1);
+    uint64_t step = order->step, ticket = order->write_ticket;
+    rig_report(r, WEIR_REPORT_WRITE_BACK, ticket, 0);
+    rig_done(r, &seq);
+    rig_push_out(r);
+    weir_seq heir = rig_start(r, "AB", 1);
+    order = rig_run(r, heir, 2);
+    uint64_t load = order->step, writing = order->write_ticket;
+    rig_report(r, WEIR_REPORT_LOAD, load, 0);
+    rig_report(r, WEIR_REPORT_STEP, step, -EIO);
+    rig_poll(r);
+    expect_told(r, heir, 0);
+    rig_expect_hit(r, "AB", 0, 0, 0);
+    rig_done(r, &heir);
+    rig_report(r, WEIR_REPORT_STEP, load, 0);
+    rig_report(r, WEIR_REPORT_WRITE_BACK, writing, 0);
+    rig_close(r);
+}

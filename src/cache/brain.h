@@ -105,7 +105,7 @@ enum entry_flag {
 struct entry {
     int32_t page[N_TIERS]; /* 0: no copy there */
     uint32_t kids_hot[N_TIERS];
-    uint64_t writer; /* step that computes it; 0: none in flight */
+    uint64_t writer; /* step that computed it; it may have ended */
     uint32_t depth;
     uint32_t hits : 16; /* at most MAX_HITS */
     uint32_t flags : 12;

@@ -10,7 +10,6 @@ void weir_entry_start_load(weir_cache *cache, int32_t ref, int32_t page)
 {
     struct entry *entry = &cache->entries[ref];
     entry->flags |= ENTRY_LOADING;
-    entry->writer = 0;
     weir_tier_gain(cache, DEVICE, ref, page);
     weir_tier_pin(cache, DEVICE, page);
     weir_tier_pin(cache, HOST, entry->page[HOST]);
