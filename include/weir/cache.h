@@ -61,7 +61,8 @@ typedef struct weir_step {
  *   page_tokens     tokens of a page, 1..1024; required. That of every rank's shape:
  *                   orders do not carry it, so that a difference is not noticed
  *   device_pages    pages of the device tier, 1 or more; required
- *   host_pages      pages of the host tier; 0: no host tier
+ *   host_pages      pages of the host tier; 0: no host tier. Both tiers together:
+ *                   at most 2^30 - 1
  *   page_bytes      bytes of a page over all ranks, for policies and
  *                   statistics; 0 (default): unknown
  *   n_ranks         1..64; default 1

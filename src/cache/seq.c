@@ -94,9 +94,10 @@ struct seq *weir_seq_make(weir_cache *cache, int32_t root, void *user)
     int32_t slot = cache->free_seq;
     struct seq *seq = &cache->seqs[slot];
     cache->free_seq = seq->free_next;
+    uint32_t generation = seq->generation + 1;
     *seq = (struct seq){
-        .id = (uint64_t)++seq->generation << 32 | (uint64_t)(slot + 1),
-        .generation = seq->generation,
+        .id = (uint64_t)generation << 32 | (uint64_t)(slot + 1),
+        .generation = generation,
         .user = user,
         .root = root,
         .tokens = seq->tokens,
