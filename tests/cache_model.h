@@ -137,7 +137,8 @@ void model_reserve(struct model *m, struct model_seq *seq, size_t n_hit, const i
 /* Pages of its table whose loads are still to come. */
 uint32_t model_missing(const struct model *m, const struct model_seq *seq);
 
-/* A commit outside of a step has succeeded. */
+/* A sequence has committed n tokens more, outside of a step or by one that has ended:
+ * the pages that have become full hold their prefix from now on. */
 void model_commit(struct model *m, struct model_seq *seq, size_t n);
 
 /* A fork has succeeded: `table` is the kid's block table. The kid has its chains. */
@@ -180,6 +181,10 @@ uint32_t model_pages(const struct model_seq *seq);
 /* The first page of the sequence that is wrong because a load has failed, or
  * model_pages; with `early`, on some ranks so far. */
 uint32_t model_good_pages(const struct model *m, const struct model_seq *seq, bool early);
+
+/* Whether calls for the sequence answer -EIO until it is cut: something that it has
+ * is wrong, or was late. */
+bool model_is_doomed(const struct model *m, const struct model_seq *seq);
 
 /* Steps or loads that a rank has not reported; and those or write-backs. */
 uint32_t model_steps_in_flight(const struct model *m);
