@@ -13,6 +13,8 @@
 #include "pool/host_memory.h"
 #include "random_shape.h"
 
+#include <weir/cuda.h>
+
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -72,6 +74,22 @@ static inline void rig_close_device(struct cuda_rig *rig)
     rig->ops->stream_destroy(rig->device, rig->stream);
     cr_assert(eq(int, weir_device_close(&rig->device), 0));
     rig_check_clean(rig->fake);
+}
+
+/* The newest of a function. */
+static inline const struct fake_call *rig_last_call(const struct cuda_rig *rig,
+                                                    enum fake_function function)
+{
+    for (uint32_t i = rig->fake->n_calls; i-- > 0;)
+        if (rig->fake->calls[i].function == function)
+            return &rig->fake->calls[i];
+    cr_assert(false, "function %d was not called", (int)function);
+    return NULL;
+}
+
+static inline CUstream rig_handle(weir_stream *stream)
+{
+    return (CUstream)weir_cuda_from_stream(stream);
 }
 
 static inline void rig_run(struct cuda_rig *rig)
@@ -143,6 +161,16 @@ static inline void pools_open(struct cuda_rig *rig, struct cuda_pools *pools,
     memcpy(pools->host_model, pools->host->base, pools->host->bytes);
 }
 
+/* One tensor, two layers, opaque pages of these bytes. */
+static inline void pools_open_plain(struct cuda_rig *rig, struct cuda_pools *pools,
+                                    uint64_t page_bytes)
+{
+    struct random random = { 9 };
+    weir_tensor tensor = { .page_bytes = page_bytes };
+    weir_shape shape = { .page_tokens = 1, .n_layers = 2, .n_tensors = 1, .tensors = &tensor };
+    pools_open(rig, pools, &shape, WEIR_HOST_SEGMENTED, false, 0, &random);
+}
+
 static inline void pools_close(struct cuda_rig *rig, struct cuda_pools *pools)
 {
     free(pools->device_model);
@@ -166,10 +194,11 @@ static inline struct weir_transfer pools_transfer(const struct cuda_pools *pools
                                    .state = pools->state };
 }
 
-static inline void pools_model_layer(struct cuda_pools *pools, const struct weir_transfer *transfer,
-                                     uint32_t layer)
+/* Makes a transfer in the model. */
+static inline void pools_model_copy(struct cuda_pools *pools, const struct weir_transfer *transfer)
 {
-    model_copy_layer(transfer, layer, pools->device_model, pools->device_base, pools->host_model);
+    for (uint32_t l = transfer->layer_begin; l < transfer->layer_end; l++)
+        model_copy_layer(transfer, l, pools->device_model, pools->device_base, pools->host_model);
 }
 
 static inline void pools_check(const struct cuda_pools *pools)
@@ -177,6 +206,13 @@ static inline void pools_check(const struct cuda_pools *pools)
     cr_assert(zero(int, memcmp(pools->device_model, (void *)(uintptr_t)pools->device_base,
                                pools->device_bytes)));
     cr_assert(zero(int, memcmp(pools->host_model, pools->host->base, pools->host->bytes)));
+}
+
+/* A transfer has run, and nothing else is in flight. */
+static inline void pools_check_copy(struct cuda_pools *pools, const struct weir_transfer *transfer)
+{
+    pools_model_copy(pools, transfer);
+    pools_check(pools);
 }
 
 #endif

@@ -41,9 +41,7 @@ static struct counts copy_runs(struct cuda_rig *rig, struct cuda_pools *pools,
     cr_assert(zero(int, rig->ops->copy(rig->device, rig->stream, &transfer, &enqueued)));
     struct counts counts = count_copies(rig->fake);
     rig_run(rig);
-    for (uint32_t l = 0; l < transfer.layer_end; l++)
-        pools_model_layer(pools, &transfer, l);
-    pools_check(pools);
+    pools_check_copy(pools, &transfer);
     return counts;
 }
 
