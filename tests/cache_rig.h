@@ -214,11 +214,34 @@ static inline void rig_done(struct rig *r, weir_seq *seq)
     gives(r, weir_seq_close(&before), -ESTALE);
 }
 
+/* Commits the next n tokens of the key. */
+static inline void rig_commit_known(struct rig *r, weir_seq seq, size_t n)
+{
+    gives(r, weir_seq_commit(seq, NULL, n), 0);
+}
+
+/* Commits n tokens that no prompt of letters has: first, first + 1, … */
+static inline void rig_commit_new(struct rig *r, weir_seq seq, int32_t first, size_t n)
+{
+    int32_t tokens[64];
+    cr_assert(le(sz, n, 64));
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = first + (int32_t)i;
+    gives(r, weir_seq_commit(seq, tokens, n), 0);
+}
+
 /* Commits the key's tokens up to the end of so many pages. */
 static inline void rig_commit(struct rig *r, weir_seq seq, size_t pages)
 {
     size_t n = rig_info(r, seq).n_committed;
-    gives(r, weir_seq_commit(seq, NULL, pages * r->t - n), 0);
+    rig_commit_known(r, seq, pages * r->t - n);
+}
+
+static inline weir_seq rig_fork(struct rig *r, weir_seq seq, size_t len)
+{
+    weir_seq kid;
+    gives(r, weir_seq_fork(&kid, 1, seq, len, NULL), 0);
+    return kid;
 }
 
 /* ---- Steps and reports --------------------------------------------------- */
@@ -246,7 +269,7 @@ static inline const weir_order *rig_end(struct rig *r)
     return &kept->decoded;
 }
 
-/* A step of one sequence that commits the letters up to so many pages. */
+/* A step of one sequence that commits the letters up to so many pages, or nothing. */
 static inline const weir_order *rig_run(struct rig *r, weir_seq seq, size_t pages)
 {
     rig_begin(r);
@@ -254,6 +277,25 @@ static inline const weir_order *rig_run(struct rig *r, weir_seq seq, size_t page
     if (pages * r->t > rig_info(r, seq).n_committed)
         rig_commit(r, seq, pages);
     return rig_end(r);
+}
+
+/* Whether an order's list of steps has this one. */
+static inline bool rig_names(const uint64_t *steps, uint32_t n, uint64_t step)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (steps[i] == step)
+            return true;
+    return false;
+}
+
+/* The order's i-th copy, behind the load of that step, or of none. */
+static inline void rig_expect_copy(const weir_order *order, uint32_t i, int32_t from, int32_t to,
+                                   uint64_t load)
+{
+    cr_assert(lt(u32, i, order->n_copies));
+    cr_assert(eq(i32, order->copies[i].from.id, from));
+    cr_assert(eq(i32, order->copies[i].to.id, to));
+    cr_assert(eq(u64, order->copies[i].load, load));
 }
 
 static inline int rig_try_report(struct rig *r, uint32_t rank, weir_report_kind kind,
@@ -308,6 +350,19 @@ static inline void rig_settle(struct rig *r)
         rig_ack(r, rig_end(r)->step);
     }
     rig_poll(r);
+}
+
+/* Computes a prompt of letters and a tail, and keeps the sequence open; its step is
+ * reported. */
+static inline weir_seq rig_computed(struct rig *r, const char *letters, size_t tail)
+{
+    weir_seq seq = rig_start(r, letters, tail);
+    rig_begin(r);
+    rig_add(r, seq);
+    weir_seq_info info = rig_info(r, seq);
+    rig_commit_known(r, seq, info.n_tokens - info.n_committed);
+    rig_ack(r, rig_end(r)->step);
+    return seq;
 }
 
 /* Computes a prompt from end to end: the index holds its letters then, and the

@@ -5,34 +5,6 @@
 
 #define T 16u /* tokens of a page */
 
-static void commit_new(struct rig *r, weir_seq seq, int32_t first, size_t n)
-{
-    int32_t tokens[64];
-    cr_assert(le(sz, n, 64));
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = first + (int32_t)i;
-    gives(r, weir_seq_commit(seq, tokens, n), 0);
-}
-
-static const weir_order *run(struct rig *r, weir_seq seq)
-{
-    rig_begin(r);
-    rig_add(r, seq);
-    return rig_end(r);
-}
-
-/* Computes the letters and `tail` tokens behind them. */
-static weir_seq computed(struct rig *r, const char *letters, size_t tail)
-{
-    weir_seq seq = rig_start(r, letters, tail);
-    rig_begin(r);
-    rig_add(r, seq);
-    weir_seq_info info = rig_info(r, seq);
-    gives(r, weir_seq_commit(seq, NULL, info.n_tokens - info.n_committed), 0);
-    rig_ack(r, rig_end(r)->step);
-    return seq;
-}
-
 static void expect_lengths(struct rig *r, weir_seq seq, size_t committed, size_t tokens,
                            size_t pages)
 {
@@ -40,14 +12,6 @@ static void expect_lengths(struct rig *r, weir_seq seq, size_t committed, size_t
     cr_assert(eq(sz, info.n_committed, committed));
     cr_assert(eq(sz, info.n_tokens, tokens));
     cr_assert(eq(sz, info.n_reserved, pages * T));
-}
-
-static bool has_step(const uint64_t *steps, uint32_t n, uint64_t step)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (steps[i] == step)
-            return true;
-    return false;
 }
 
 /* ---- Where the cut lies --------------------------------------------------- */
@@ -58,7 +22,7 @@ Test(cache_truncate, speculation_needs_none)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 8, 0));
-    weir_seq seq = computed(&r, "A", 3);
+    weir_seq seq = rig_computed(&r, "A", 3);
     size_t committed = T + 3;
     int32_t first[RIG_PAGES], now[RIG_PAGES];
     gives(&r, rig_reserve(&r, seq, committed + 20, NULL), 0);
@@ -69,7 +33,7 @@ Test(cache_truncate, speculation_needs_none)
         const weir_order *order = rig_end(&r);
         cr_assert(zero(u32, order->n_copies));
         rig_ack(&r, order->step);
-        commit_new(&r, seq, 100 * round, 1 + (size_t)round); /* of the drafts, so many */
+        rig_commit_new(&r, seq, 100 * round, 1 + (size_t)round); /* of the drafts, so many */
         committed += 1 + (size_t)round;
         expect_lengths(&r, seq, committed, committed, n);
     }
@@ -83,7 +47,7 @@ Test(cache_truncate, in_a_page_of_its_own_it_stays_there)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 8, 0));
-    weir_seq seq = computed(&r, "AB", 9);
+    weir_seq seq = rig_computed(&r, "AB", 9);
     int32_t before[RIG_PAGES], after[RIG_PAGES];
     gives(&r, rig_reserve(&r, seq, 5 * T, NULL), 0);
     rig_table(&r, seq, before);
@@ -96,7 +60,7 @@ Test(cache_truncate, in_a_page_of_its_own_it_stays_there)
     rig_begin(&r);
     rig_add(&r, seq);
     gives(&r, weir_seq_commit(seq, NULL, 5), 0);
-    commit_new(&r, seq, 1, 2);
+    rig_commit_new(&r, seq, 1, 2);
     const weir_order *order = rig_end(&r);
     cr_assert(zero(u32, order->n_copies));
     rig_ack(&r, order->step);
@@ -111,7 +75,7 @@ Test(cache_truncate, inside_a_page_of_the_index_that_is_copied)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "ABCD", 3);
+    weir_seq seq = rig_computed(&r, "ABCD", 3);
     int32_t before[RIG_PAGES], after[RIG_PAGES];
     rig_table(&r, seq, before);
     gives(&r, weir_seq_truncate(seq, 2 * T + 4), 0);
@@ -132,9 +96,7 @@ Test(cache_truncate, inside_a_page_of_the_index_that_is_copied)
     gives(&r, weir_seq_commit(seq, NULL, T - 4), 0);
     const weir_order *order = rig_end(&r);
     cr_assert(eq(u32, order->n_copies, 1));
-    cr_assert(eq(i32, order->copies[0].from.id, before[2]));
-    cr_assert(eq(i32, order->copies[0].to.id, after[2]));
-    cr_assert(zero(u64, order->copies[0].load));
+    rig_expect_copy(order, 0, before[2], after[2], 0);
     rig_ack(&r, order->step);
     cr_assert(eq(u64, rig_stats(&r).duplicate_pages, 1)); /* the same again */
     rig_done(&r, &seq);
@@ -146,11 +108,11 @@ Test(cache_truncate, between_pages_and_to_nothing)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "ABCD", 3);
+    weir_seq seq = rig_computed(&r, "ABCD", 3);
     gives(&r, weir_seq_truncate(seq, 2 * T), 0);
     expect_lengths(&r, seq, 2 * T, 4 * T + 3, 2);
     gives(&r, rig_reserve(&r, seq, 4 * T + 3, NULL), 0);
-    cr_assert(zero(u32, run(&r, seq)->n_copies));
+    cr_assert(zero(u32, rig_run(&r, seq, 0)->n_copies));
     gives(&r, weir_seq_truncate(seq, 0), 0);
     expect_lengths(&r, seq, 0, 4 * T + 3, 0);
     rig_expect_hit(&r, "ABCD", 4, 0, 0);
@@ -181,7 +143,7 @@ Test(cache_truncate, inside_a_private_duplicate_it_stays_there)
     cr_assert(zero(int, memcmp(before, after, 2 * sizeof *after)));
     rig_begin(&r);
     rig_add(&r, b);
-    commit_new(&r, b, 0, 0);
+    rig_commit_new(&r, b, 0, 0);
     cr_assert(zero(u32, rig_end(&r)->n_copies));
     rig_ack(&r, 3);
     rig_done(&r, &a);
@@ -196,13 +158,13 @@ Test(cache_truncate, pages_are_reissued_behind_running_steps)
     rig_open(&r, rig_params(T, 4, 0));
     weir_seq seq = rig_start(&r, "A", 3);
     gives(&r, rig_reserve(&r, seq, 4 * T, NULL), 0);
-    uint64_t step = run(&r, seq)->step;
+    uint64_t step = rig_run(&r, seq, 0)->step;
     gives(&r, weir_seq_truncate(seq, 0), 0);
     cr_assert(eq(sz, rig_available(&r).free, 4));
     weir_seq other = rig_seq(&r, "", 1);
     gives(&r, rig_reserve(&r, other, T, NULL), 0);
-    const weir_order *order = run(&r, other);
-    cr_assert(has_step(order->fences, order->n_fences, step));
+    const weir_order *order = rig_run(&r, other, 0);
+    cr_assert(rig_names(order->fences, order->n_fences, step));
     rig_done(&r, &seq);
     rig_done(&r, &other);
     rig_ack(&r, 1);
@@ -217,7 +179,7 @@ Test(cache_truncate, a_page_that_a_kid_waits_for_is_copied)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "A", 9), kid;
+    weir_seq seq = rig_computed(&r, "A", 9), kid;
     int32_t before[RIG_PAGES], after[RIG_PAGES];
     rig_table(&r, seq, before);
     gives(&r, weir_seq_fork(&kid, 1, seq, T + 6, NULL), 0);
@@ -248,7 +210,7 @@ Test(cache_truncate, a_page_that_was_shared_is_written_behind_its_readers)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq first = computed(&r, "AB", 1), seq = rig_seq(&r, "AB", 1), kid;
+    weir_seq first = rig_computed(&r, "AB", 1), seq = rig_seq(&r, "AB", 1), kid;
     weir_request request;
     weir_request_init(&request);
     request.total_tokens = 2 * T + 1;
@@ -256,12 +218,12 @@ Test(cache_truncate, a_page_that_was_shared_is_written_behind_its_readers)
     gives(&r, weir_seq_reserve(seq, &request, NULL), 0);
     rig_ack(&r, rig_run(&r, seq, 2)->step);
     gives(&r, weir_seq_fork(&kid, 1, seq, 2 * T, NULL), 0);
-    uint64_t reader = run(&r, kid)->step;
+    uint64_t reader = rig_run(&r, kid, 0)->step;
     rig_done(&r, &kid);
     gives(&r, weir_seq_truncate(seq, T + 2), 0);
     expect_lengths(&r, seq, T + 2, 2 * T + 1, 2); /* in place */
-    const weir_order *order = run(&r, seq);
-    cr_assert(has_step(order->fences, order->n_fences, reader));
+    const weir_order *order = rig_run(&r, seq, 0);
+    cr_assert(rig_names(order->fences, order->n_fences, reader));
     rig_done(&r, &first);
     rig_done(&r, &seq);
     rig_ack(&r, 3);
@@ -298,14 +260,14 @@ Test(cache_truncate, a_page_that_is_being_copied_is_written_behind_that)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "A", 9), kid;
+    weir_seq seq = rig_computed(&r, "A", 9), kid;
     gives(&r, weir_seq_fork(&kid, 1, seq, T + 6, NULL), 0);
-    uint64_t copy = run(&r, kid)->step;
+    uint64_t copy = rig_run(&r, kid, 0)->step;
     gives(&r, weir_seq_truncate(seq, T + 2), 0);
     expect_lengths(&r, seq, T + 2, T + 9, 2);
-    const weir_order *order = run(&r, seq);
+    const weir_order *order = rig_run(&r, seq, 0);
     cr_assert(zero(u32, order->n_copies));
-    cr_assert(has_step(order->fences, order->n_fences, copy));
+    cr_assert(rig_names(order->fences, order->n_fences, copy));
     rig_done(&r, &seq);
     rig_done(&r, &kid);
     rig_ack(&r, 2);
@@ -317,7 +279,7 @@ Test(cache_truncate, a_due_copy_is_cut_too)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "AB", 9), kid;
+    weir_seq seq = rig_computed(&r, "AB", 9), kid;
     int32_t table[RIG_PAGES], own[RIG_PAGES];
     rig_table(&r, seq, table);
     gives(&r, weir_seq_fork(&kid, 1, seq, 2 * T + 6, NULL), 0);
@@ -330,13 +292,12 @@ Test(cache_truncate, a_due_copy_is_cut_too)
     expect_lengths(&r, kid, T + 2, 2 * T + 6, 1);
     gives(&r, rig_reserve(&r, kid, 2 * T, NULL), 0);
     rig_table(&r, kid, own);
-    const weir_order *order = run(&r, kid);
+    const weir_order *order = rig_run(&r, kid, 0);
     cr_assert(eq(u32, order->n_copies, 1));
-    cr_assert(eq(i32, order->copies[0].from.id, table[1]));
-    cr_assert(eq(i32, order->copies[0].to.id, own[1]));
+    rig_expect_copy(order, 0, table[1], own[1], 0);
     gives(&r, weir_seq_truncate(kid, T + 1), 0);
     gives(&r, weir_seq_truncate(kid, T), 0);
-    cr_assert(zero(u32, run(&r, kid)->n_copies));
+    cr_assert(zero(u32, rig_run(&r, kid, 0)->n_copies));
     rig_ack(&r, 2);
     rig_ack(&r, 3);
     rig_done(&r, &seq);
@@ -395,7 +356,7 @@ Test(cache_truncate, drops_the_event_that_was_not_polled)
     rig_compute(&r, "AB");
     rig_push_out(&r);
     weir_seq seq = rig_start(&r, "AB", 5);
-    uint64_t step = run(&r, seq)->step;
+    uint64_t step = rig_run(&r, seq, 0)->step;
     rig_report(&r, WEIR_REPORT_LOAD, step, -EIO);
     gives(&r, weir_seq_truncate(seq, 0), 0);
     rig_poll(&r);
@@ -416,16 +377,16 @@ Test(cache_truncate, makes_a_sequence_usable_after_a_failed_step)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "AB", T + 4);
+    weir_seq seq = rig_computed(&r, "AB", T + 4);
     rig_begin(&r);
     rig_add(&r, seq);
     gives(&r, rig_reserve(&r, seq, 4 * T, NULL), 0);
-    commit_new(&r, seq, 1, 6);
+    rig_commit_new(&r, seq, 1, 6);
     uint64_t step = rig_end(&r)->step;
     /* What an open step commits for it does not enter the index either. */
     rig_begin(&r);
     rig_add(&r, seq);
-    commit_new(&r, seq, 7, T - 10);
+    rig_commit_new(&r, seq, 7, T - 10);
     rig_report(&r, WEIR_REPORT_STEP, step, -EIO);
     rig_ack(&r, rig_end(&r)->step);
     cr_assert(eq(u64, rig_stats(&r).index_pages, 3));
@@ -437,7 +398,7 @@ Test(cache_truncate, makes_a_sequence_usable_after_a_failed_step)
     rig_begin(&r);
     rig_add(&r, seq);
     gives(&r, weir_seq_commit(seq, NULL, 4), 0);
-    commit_new(&r, seq, 50, T - 4);
+    rig_commit_new(&r, seq, 50, T - 4);
     rig_ack(&r, rig_end(&r)->step);
     cr_assert(eq(u64, rig_stats(&r).index_pages, 4));
     rig_done(&r, &seq);
@@ -454,7 +415,7 @@ Test(cache_truncate, ends_a_claim)
     rig_open(&r, params);
     rig_compute(&r, "XYZ");
     weir_seq seq = rig_start(&r, "A", 1);
-    rig_ack(&r, run(&r, seq)->step);
+    rig_ack(&r, rig_run(&r, seq, 0)->step);
     gives(&r, rig_reserve(&r, seq, 5 * T, NULL), -EAGAIN);
     cr_assert(lt(sz, 0, rig_available(&r).claimed));
     gives(&r, weir_seq_truncate(seq, 0), 0);
@@ -470,7 +431,7 @@ Test(cache_truncate, arguments)
 {
     struct rig r;
     rig_open(&r, rig_params(T, 10, 0));
-    weir_seq seq = computed(&r, "A", 3), closed = seq;
+    weir_seq seq = rig_computed(&r, "A", 3), closed = seq;
     unsigned lines = r.log.lines;
     gives(&r, weir_seq_truncate(seq, T + 4), -EINVAL);
     cr_assert(eq(u32, r.log.lines, lines + 1));
@@ -506,7 +467,7 @@ Test(cache_truncate, makes_a_late_sequence_usable)
     rig_compute(&r, "A");
     rig_push_out(&r);
     weir_seq seq = late_hit(&r, "A", r.now + 1);
-    uint64_t late = run(&r, seq)->step;
+    uint64_t late = rig_run(&r, seq, 0)->step;
     r.now += 5;
     rig_poll(&r);
     cr_assert(eq(sz, rig_events(&r, WEIR_EVENT_LOAD_FAILED, &seq), 1));
@@ -515,7 +476,7 @@ Test(cache_truncate, makes_a_late_sequence_usable)
     gives(&r, weir_seq_truncate(seq, 0), 0);
     rig_report(&r, WEIR_REPORT_STEP, late, 0);
     gives(&r, rig_reserve(&r, seq, T, NULL), 0);
-    const weir_order *order = run(&r, seq);
+    const weir_order *order = rig_run(&r, seq, 0);
     cr_assert(eq(u32, order->n_cancels, 1));
     cr_assert(eq(u64, order->cancels[0].number, late));
     cr_assert(zero(u32, order->n_joins));
@@ -546,9 +507,9 @@ Test(cache_truncate, a_load_comes_behind_who_failed_before_it)
     const weir_order *order = rig_end(&r);
     uint64_t reader = order->step;
     cr_assert(zero(u32, order->n_loads));
-    order = run(&r, other);
+    order = rig_run(&r, other, 0);
     cr_assert(eq(u32, order->n_loads, 1));
-    cr_assert(has_step(order->load_fences, order->n_load_fences, reader));
+    cr_assert(rig_names(order->load_fences, order->n_load_fences, reader));
     uint64_t step = order->step;
     rig_ack(&r, reader);
     rig_ack(&r, step);
