@@ -155,3 +155,37 @@ Test(alloc_failures, cpu_device)
 {
     alloc_sweep("cpu device", device_workload);
 }
+
+/* Streams that cannot be had for want of memory, the clocks half grown: those that are
+ * there go on. */
+static void stunted_workload(void)
+{
+    weir_device *device = alloc_open_device();
+    const struct weir_device_ops *ops = device->ops;
+    weir_stream *streams[N_STREAMS] = { NULL };
+    weir_event *event;
+    cr_assert(ops->event_create(device, &event) == 0);
+    int n = 0;
+    for (bool failed = false; n < N_STREAMS && !failed; n += !failed) {
+        int rc;
+        COUNTED(rc, failed, weir_cpu_stream_create(device, &streams[n]));
+        cr_assert(rc == (failed ? -ENOMEM : 0));
+        if (!failed)
+            cr_assert(ops->event_record(device, event, streams[n]) == 0);
+    }
+    alloc_fault_cure();
+    for (int i = 0; i < 2 * n; i++) {
+        cr_assert(ops->stream_wait_event(device, streams[i % n], event) == 0);
+        cr_assert(ops->event_record(device, event, streams[i % n]) == 0);
+    }
+    alloc_run_all(device);
+    for (int i = 0; i < n; i++)
+        weir_cpu_stream_destroy(device, &streams[i]);
+    ops->event_destroy(device, event);
+    cr_assert(weir_device_close(&device) == 0);
+}
+
+Test(alloc_failures, cpu_device_that_cannot_grow)
+{
+    alloc_sweep("cpu device that cannot grow", stunted_workload);
+}
