@@ -15,24 +15,13 @@
  * behind the last page. */
 
 #include "random.h"
+#include "warp_model/model_check.h"
 #include "warp_model/model_driver.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define must(condition, ...)       \
-    do {                           \
-        if (!(condition))          \
-            cr_fatal(__VA_ARGS__); \
-    } while (0)
-
-#define SKIP_WITHOUT_KERNELS                                   \
-    do {                                                       \
-        if (!WEIR_HAVE_KERNELS)                                \
-            cr_skip_test("the library is built without nvcc"); \
-    } while (0)
 
 static const weir_host_layout layouts[] = { WEIR_HOST_SEGMENTED, WEIR_HOST_LAYER_FIRST,
                                             WEIR_HOST_PAGE_FIRST, WEIR_HOST_PAGE_FIRST_DIRECT };

@@ -2,6 +2,7 @@
 #include "gather/gather.h"
 #include "gather_case.h"
 #include "log_capture.h"
+#include "warp_model/model_check.h"
 #include "warp_model/model_driver.h"
 
 #include <criterion/criterion.h>
@@ -10,18 +11,6 @@
 
 /* The gather kernels' own code on the warp model, launched by the library's own
  * code: every byte, every skipped row. */
-
-#define must(condition, ...)       \
-    do {                           \
-        if (!(condition))          \
-            cr_fatal(__VA_ARGS__); \
-    } while (0)
-
-#define SKIP_WITHOUT_KERNELS                                   \
-    do {                                                       \
-        if (!WEIR_HAVE_KERNELS)                                \
-            cr_skip_test("the library is built without nvcc"); \
-    } while (0)
 
 struct world {
     struct weir_cuda_device device;
