@@ -352,16 +352,22 @@ static inline void rig_settle(struct rig *r)
     rig_poll(r);
 }
 
+/* A step of one sequence that commits the next n tokens of its key, and is reported. */
+static inline void rig_step(struct rig *r, weir_seq seq, size_t n)
+{
+    rig_begin(r);
+    rig_add(r, seq);
+    rig_commit_known(r, seq, n);
+    rig_ack(r, rig_end(r)->step);
+}
+
 /* Computes a prompt of letters and a tail, and keeps the sequence open; its step is
  * reported. */
 static inline weir_seq rig_computed(struct rig *r, const char *letters, size_t tail)
 {
     weir_seq seq = rig_start(r, letters, tail);
-    rig_begin(r);
-    rig_add(r, seq);
     weir_seq_info info = rig_info(r, seq);
-    rig_commit_known(r, seq, info.n_tokens - info.n_committed);
-    rig_ack(r, rig_end(r)->step);
+    rig_step(r, seq, info.n_tokens - info.n_committed);
     return seq;
 }
 

@@ -238,10 +238,7 @@ Test(cache_fork, inside_a_span_the_kid_has_the_part_before_it)
     /* What is cut and computed again finds its page. */
     gives(&r, weir_seq_truncate(seq, T + 3), 0);
     gives(&r, rig_reserve(&r, seq, 2 * T, NULL), 0);
-    rig_begin(&r);
-    rig_add(&r, seq);
-    rig_commit_known(&r, seq, T - 3);
-    rig_ack(&r, rig_end(&r)->step);
+    rig_step(&r, seq, T - 3);
     cr_assert(eq(u64, rig_stats(&r).duplicate_pages, 2));
     rig_done(&r, &seq);
     rig_close(&r);
@@ -297,10 +294,7 @@ Test(cache_fork, an_abort_takes_back_what_was_forked_off_the_step)
     struct rig r;
     rig_open(&r, rig_params(T, 16, 0));
     weir_seq seq = rig_start(&r, "ABC", TAIL);
-    rig_begin(&r);
-    rig_add(&r, seq);
-    rig_commit_known(&r, seq, T + 4);
-    rig_ack(&r, rig_end(&r)->step);
+    rig_step(&r, seq, T + 4);
     weir_seq early = rig_fork(&r, seq, T + 4);
     size_t free_pages = rig_available(&r).free;
 

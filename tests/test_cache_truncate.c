@@ -117,10 +117,7 @@ Test(cache_truncate, between_pages_and_to_nothing)
     expect_lengths(&r, seq, 0, 4 * T + 3, 0);
     rig_expect_hit(&r, "ABCD", 4, 0, 0);
     gives(&r, rig_reserve(&r, seq, 4 * T + 3, NULL), 0);
-    rig_begin(&r);
-    rig_add(&r, seq);
-    gives(&r, weir_seq_commit(seq, NULL, 4 * T), 0);
-    rig_ack(&r, rig_end(&r)->step);
+    rig_step(&r, seq, 4 * T);
     cr_assert(eq(u64, rig_stats(&r).duplicate_pages, 4));
     rig_ack(&r, 2);
     rig_done(&r, &seq);
@@ -335,10 +332,7 @@ Test(cache_truncate, makes_a_sequence_usable_after_a_failed_load)
     cr_assert(eq(sz, rig_info(&r, seq).n_hit, 2 * T));
 
     gives(&r, rig_reserve(&r, seq, 4 * T + 5, NULL), 0);
-    rig_begin(&r);
-    rig_add(&r, seq);
-    gives(&r, weir_seq_commit(seq, NULL, 2 * T + 5), 0);
-    rig_ack(&r, rig_end(&r)->step);
+    rig_step(&r, seq, 2 * T + 5);
     rig_expect_hit(&r, "ABCD", 4, 0, 0);
     rig_poll(&r);
     cr_assert(zero(sz, rig_events(&r, WEIR_EVENT_LOAD_FAILED, NULL)));
@@ -363,10 +357,7 @@ Test(cache_truncate, drops_the_event_that_was_not_polled)
     cr_assert(zero(sz, r.n_events));
     gives(&r, rig_reserve(&r, seq, 2 * T + 5, NULL), 0);
     rig_report(&r, WEIR_REPORT_STEP, step, 0);
-    rig_begin(&r);
-    rig_add(&r, seq);
-    gives(&r, weir_seq_commit(seq, NULL, 2 * T), 0);
-    rig_ack(&r, rig_end(&r)->step);
+    rig_step(&r, seq, 2 * T);
     rig_expect_hit(&r, "AB", 2, 0, 0);
     rig_done(&r, &seq);
     rig_settle(&r);
