@@ -7,6 +7,7 @@
 
 #include "copy_model.h"
 #include "device/cuda_device.h"
+#include "gpu_graphs.h"
 #include "pool/host_memory.h"
 #include "random.h"
 
@@ -351,41 +352,6 @@ static void check_shapes(struct gpu *gpu)
 
 /* ---- Capture --------------------------------------------------------------- */
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphExec_st *CUgraphExec;
-
-struct graph_calls {
-    CUresult (*begin)(CUstream stream, CUstreamCaptureMode mode);
-    CUresult (*end)(CUstream stream, CUgraph *graph);
-    CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-    CUresult (*launch)(CUgraphExec exec, CUstream stream);
-    CUresult (*destroy_exec)(CUgraphExec exec);
-    CUresult (*destroy)(CUgraph graph);
-};
-
-static bool find_graph_calls(struct graph_calls *calls)
-{
-    static const struct {
-        const char *name;
-        int version;
-        size_t offset;
-    } table[] = {
-        { "cuStreamBeginCapture", 10010, offsetof(struct graph_calls, begin) },
-        { "cuStreamEndCapture", 10000, offsetof(struct graph_calls, end) },
-        { "cuGraphInstantiate", 12000, offsetof(struct graph_calls, instantiate) },
-        { "cuGraphLaunch", 10000, offsetof(struct graph_calls, launch) },
-        { "cuGraphExecDestroy", 10000, offsetof(struct graph_calls, destroy_exec) },
-        { "cuGraphDestroy", 10000, offsetof(struct graph_calls, destroy) },
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        void *function;
-        if (weir_cuda_driver_find(table[i].name, table[i].version, &function))
-            return false;
-        memcpy((char *)calls + table[i].offset, &function, sizeof function);
-    }
-    return true;
-}
-
 /* The ops that may be called while a stream is captured in the strictest mode,
  * the capture surviving all of them. */
 static void check_ops_beside_capture(struct gpu *gpu)
@@ -417,7 +383,7 @@ static void check_ops_beside_capture(struct gpu *gpu)
 
 /* Captures a wait for `event` and a copy, and replays them: behind an event that
  * is recorded again, and once more without. */
-static void replay(struct gpu *gpu, const struct graph_calls *calls, struct pools *pools,
+static void replay(struct gpu *gpu, const struct gpu_graphs *calls, struct pools *pools,
                    weir_event *event, struct random *random)
 {
     const struct weir_device_ops *ops = gpu->ops;
@@ -467,12 +433,13 @@ static void replay(struct gpu *gpu, const struct graph_calls *calls, struct pool
 static void check_capture(struct gpu *gpu)
 {
     struct random random = { 8 };
-    struct graph_calls calls;
+    struct gpu_graphs calls;
     struct pools pools;
     weir_event *event = NULL;
     weir_tensor tensor = { .page_bytes = 70000 };
     weir_shape shape = { .page_tokens = 64, .n_layers = 2, .n_tensors = 1, .tensors = &tensor };
-    bool found = find_graph_calls(&calls);
+    const char *name;
+    bool found = gpu_graphs_find(&calls, &name) == 0;
     CHECK(found);
     if (!found)
         return;

@@ -11,7 +11,6 @@
 #include "expert_model.h"
 #include "gather/expert_cache.h"
 #include "gather/expert_host.h"
-#include "gpu_graphs.h"
 #include "gpu_tier.h"
 
 #include "device/cuda_kernels.h"
@@ -19,18 +18,6 @@
 #include <time.h>
 
 static struct gpu_graphs calls;
-
-static void find_calls(void)
-{
-    const char *name = NULL;
-    int rc = gpu_graphs_find(&calls, &name);
-    ok(rc, name);
-}
-
-static void driver_ok(CUresult result, const char *what)
-{
-    ok(weir_cuda_result(weir_cuda_from(device), what, result), what);
-}
 
 static CUstreamCaptureMode enter(void)
 {
@@ -436,7 +423,7 @@ int main(int argc, char **argv)
     uint32_t n_calls = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 40000;
     uint32_t n_sizes = sizeof sizes / sizeof *sizes;
     tier_open_device(argc, argv);
-    find_calls();
+    find_graphs(&calls);
     if (!weir_cuda_from(device)->kernels->functions[WEIR_KERNEL_EXPERT_ENSURE]) {
         printf("skipped: no kernel for this gpu\n");
         return 77;

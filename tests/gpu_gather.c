@@ -9,7 +9,6 @@
 
 #include "gather_case.h"
 #include "device/cuda_kernels.h"
-#include "gpu_graphs.h"
 #include "gpu_tier.h"
 
 #include <inttypes.h>
@@ -17,18 +16,6 @@
 #define MIB (1u << 20)
 
 static struct gpu_graphs calls;
-
-static void find_calls(void)
-{
-    const char *name = NULL;
-    int rc = gpu_graphs_find(&calls, &name);
-    ok(rc, name);
-}
-
-static void driver_ok(CUresult result, const char *what)
-{
-    ok(weir_cuda_result(weir_cuda_from(device), what, result), what);
-}
 
 /* ---- A gather with both sides ---------------------------------------------- */
 
@@ -355,7 +342,7 @@ int main(int argc, char **argv)
     static const uint64_t mixed[] = { 65536, 200, 4096, 24, 132, 1, 8192, 40, 1000 };
     uint32_t n_calls = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 44000;
     tier_open_device(argc, argv);
-    find_calls();
+    find_graphs(&calls);
     if (!weir_cuda_from(device)->kernels->compute) {
         printf("skipped: no kernel for this gpu\n");
         return 77;

@@ -12,18 +12,6 @@
 #define LAYERS 24u
 #define DISTANCE 3u
 
-struct way {
-    const char *name;
-    weir_transfer_tuning tuning;
-};
-
-static const struct way ways[] = {
-    { "auto", { 0 } },
-    { "tma", { .engine = WEIR_ENGINE_TMA, .launch = WEIR_LAUNCH_ONE } },
-    { "vector", { .engine = WEIR_ENGINE_VECTOR } },
-    { "copy engine", { .engine = WEIR_ENGINE_COPY } },
-};
-
 /* What a graph cannot hold says so, and the capture survives being asked. */
 static void check_refusals(struct reader *r)
 {
@@ -62,7 +50,7 @@ static void check_refusals(struct reader *r)
 }
 
 /* Loads come before the first capture too, so that words and events change over. */
-static void check_way(struct rig *rig, const struct way *way, uint32_t n_replays)
+static void check_way(struct rig *rig, const struct reader_way *way, uint32_t n_replays)
 {
     static struct reader reader;
     rig_at("%s, opening", way->name);
@@ -99,7 +87,7 @@ int main(int argc, char **argv)
     uint32_t n_replays = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1000;
     struct rig rig;
     rig_open(&rig);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        check_way(&rig, &ways[i], n_replays);
+    for (size_t i = 0; i < sizeof reader_ways / sizeof *reader_ways; i++)
+        check_way(&rig, &reader_ways[i], n_replays);
     return rig_close(&rig);
 }

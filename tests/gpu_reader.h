@@ -32,6 +32,19 @@ enum {
     READER_ROW_BYTES = 1024
 };
 
+/* Ways to copy that differ in what a waiting stream sees. */
+struct reader_way {
+    const char *name;
+    weir_transfer_tuning tuning;
+};
+
+static const struct reader_way reader_ways[] = {
+    { "auto", { 0 } },
+    { "tma", { .engine = WEIR_ENGINE_TMA, .launch = WEIR_LAUNCH_ONE } },
+    { "vector", { .engine = WEIR_ENGINE_VECTOR } },
+    { "copy engine", { .engine = WEIR_ENGINE_COPY } },
+};
+
 struct reader {
     struct rig *rig;
     struct random random;

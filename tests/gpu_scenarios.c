@@ -28,18 +28,6 @@ enum {
     PARTS = 8
 };
 
-struct way {
-    const char *name;
-    weir_transfer_tuning tuning;
-};
-
-static const struct way ways[] = {
-    { "auto", { 0 } },
-    { "tma", { .engine = WEIR_ENGINE_TMA, .launch = WEIR_LAUNCH_ONE } },
-    { "vector", { .engine = WEIR_ENGINE_VECTOR } },
-    { "copy engine", { .engine = WEIR_ENGINE_COPY } },
-};
-
 struct part {
     struct weir_pattern_batch batch;
     int32_t first; /* of SET pages */
@@ -65,7 +53,7 @@ struct scene {
 
 /* ---- Opening and closing ------------------------------------------------- */
 
-static void scene_open(struct scene *s, struct rig *rig, const struct way *way)
+static void scene_open(struct scene *s, struct rig *rig, const struct reader_way *way)
 {
     *s = (struct scene){ .rig = rig, .next_content = 1 };
     s->tensors[0] = (weir_tensor){ .page_bytes = 16 * 1024, .row_bytes = 1024 };
@@ -498,10 +486,10 @@ int main(int argc, char **argv)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     struct rig rig;
     rig_open(&rig);
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    for (size_t w = 0; w < sizeof reader_ways / sizeof *reader_ways; w++) {
         static struct scene scene;
-        rig_at("%s, warming up", ways[w].name);
-        scene_open(&scene, &rig, &ways[w]);
+        rig_at("%s, warming up", reader_ways[w].name);
+        scene_open(&scene, &rig, &reader_ways[w]);
         warm_up(&scene);
         for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
             uint32_t n = n_rounds;
@@ -509,10 +497,10 @@ int main(int argc, char **argv)
                 n = scenarios[i].most;
             double began = rig_now();
             for (uint32_t round = 0; round < n; round++) {
-                rig_at("%s, %s, round %u", ways[w].name, scenarios[i].name, round);
+                rig_at("%s, %s, round %u", reader_ways[w].name, scenarios[i].name, round);
                 scenarios[i].run(&scene, round);
             }
-            printf("%-12s %-42s %3u rounds, %6.1f ms\n", ways[w].name, scenarios[i].name, n,
+            printf("%-12s %-42s %3u rounds, %6.1f ms\n", reader_ways[w].name, scenarios[i].name, n,
                    (rig_now() - began) * 1e3);
         }
         scene_close(&scene);

@@ -6,6 +6,7 @@
  * either kind with what it should hold, and a table with a line a group. */
 
 #include "device/cuda_device.h"
+#include "gpu_graphs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -28,6 +29,19 @@ static inline void ok(int rc, const char *what)
 {
     if (rc)
         stop(what, rc);
+}
+
+/* Between enter and leave. */
+static inline void driver_ok(CUresult result, const char *what)
+{
+    ok(weir_cuda_result(weir_cuda_from(device), what, result), what);
+}
+
+static inline void find_graphs(struct gpu_graphs *calls)
+{
+    const char *name = NULL;
+    int rc = gpu_graphs_find(calls, &name);
+    ok(rc, name);
 }
 
 /* ---- Memory ---------------------------------------------------------------- */
