@@ -11,8 +11,14 @@ static const weir_page_copy some_copies[] = { { { 3 }, { 1 }, 0 },
                                               { { 7 }, { 2 }, 9 } };
 #define N_COPIES 3u
 
-static struct weir_page_copies all_of(const struct cuda_pools *pools)
+/* Opens pools of a random shape, and gives all copies to be made in them. */
+static struct weir_page_copies open_pools(struct cuda_rig *rig, struct cuda_pools *pools,
+                                          uint64_t seed, bool spaced)
 {
+    struct random random = { seed };
+    struct random_shape shape;
+    random_shape(&random, &shape, true, 1 << 17);
+    pools_open(rig, pools, &shape.shape, WEIR_HOST_SEGMENTED, spaced, 0, &random);
     return (struct weir_page_copies){
         .geometry = pools->geometry, .copies = some_copies, .n = N_COPIES, .state = pools->state
     };
@@ -34,12 +40,8 @@ static void model_copies(struct cuda_pools *pools, const struct weir_page_copies
 
 static void expect_exact(struct cuda_rig *rig, uint64_t seed)
 {
-    struct random random = { seed };
-    struct random_shape shape;
     struct cuda_pools pools;
-    random_shape(&random, &shape, true, 1 << 17);
-    pools_open(rig, &pools, &shape.shape, WEIR_HOST_SEGMENTED, seed % 2, 0, &random);
-    struct weir_page_copies copies = all_of(&pools);
+    struct weir_page_copies copies = open_pools(rig, &pools, seed, seed % 2);
     cr_assert(eq(int, rig->ops->copy_pages(rig->device, rig->stream, &copies), 0), "%s",
               rig->capture.last);
     rig_run(rig);
@@ -77,12 +79,8 @@ Test(cuda_copy_pages, failures)
                                                     FAKE_cuMemcpyBatchAsync };
     struct cuda_rig rig = { 0 };
     struct cuda_pools pools;
-    struct random random = { 4 };
-    struct random_shape shape;
     rig_open_device(&rig);
-    random_shape(&random, &shape, true, 1 << 17);
-    pools_open(&rig, &pools, &shape.shape, WEIR_HOST_SEGMENTED, false, 0, &random);
-    struct weir_page_copies copies = all_of(&pools);
+    struct weir_page_copies copies = open_pools(&rig, &pools, 4, false);
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         fake_cuda_fail(rig.fake, functions[i], 1, CUDA_ERROR_OUT_OF_MEMORY);
         cr_assert(eq(int, rig.ops->copy_pages(rig.device, rig.stream, &copies), -ENOMEM));
@@ -100,12 +98,8 @@ Test(cuda_copy_pages, not_into_a_graph)
 {
     struct cuda_rig rig = { 0 };
     struct cuda_pools pools;
-    struct random random = { 4 };
-    struct random_shape shape;
     rig_open_device(&rig);
-    random_shape(&random, &shape, true, 1 << 17);
-    pools_open(&rig, &pools, &shape.shape, WEIR_HOST_SEGMENTED, false, 0, &random);
-    struct weir_page_copies copies = all_of(&pools);
+    struct weir_page_copies copies = open_pools(&rig, &pools, 4, false);
     CUstream stream = (CUstream)weir_cuda_from_stream(rig.stream);
     rig.fake->set_capture(stream, CU_STREAM_CAPTURE_STATUS_ACTIVE);
     cr_assert(eq(int, rig.ops->copy_pages(rig.device, rig.stream, &copies), -ENOTSUP));
@@ -120,12 +114,8 @@ Test(cuda_copy_pages, arguments)
 {
     struct cuda_rig rig = { 0 };
     struct cuda_pools pools;
-    struct random random = { 4 };
-    struct random_shape shape;
     rig_open_device(&rig);
-    random_shape(&random, &shape, true, 1 << 17);
-    pools_open(&rig, &pools, &shape.shape, WEIR_HOST_SEGMENTED, false, 0, &random);
-    struct weir_page_copies copies = all_of(&pools);
+    struct weir_page_copies copies = open_pools(&rig, &pools, 4, false);
     const weir_page_copy wrong[] = { { { 0 }, { 1 }, 0 }, { { 1 }, { RIG_PAGES + 1 }, 0 } };
     unsigned lines = rig.capture.lines;
     for (uint32_t i = 0; i < 2; i++) {
